@@ -60,6 +60,16 @@ ROWS: tuple[tuple[str, tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...]]
             ("sum by (node_id) (rocketmq_half_messages$of)", "{{node_id}} transactions"),
             ("rocketmq_timer_pending$of", "{{node_id}} timers"))),
     )),
+    ("Lite topics", (
+        ("Lite topics and subscriptions", "none", (
+            ("pystore_lite_topics$of", "{{node_id}} lite topics"),
+            ("pystore_lite_subscriptions$of", "{{node_id}} subscriptions"))),
+        ("Lite topics with something to read", "none", (
+            ("topk(10, sum by (consumer_group, topic) (pystore_lite_topics_behind$of))",
+             "{{consumer_group}} {{topic}}"),)),
+        ("Lite topics whose client has not popped yet", "none", (
+            ("pystore_lite_events$of", "{{node_id}}"),)),
+    )),
     ("Store", (
         ("Behind: disk and queues", "bytes", (
             ("rocketmq_storage_flush_behind_bytes$of", "{{node_id}} disk"),

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from broker.figures.connections import is_system_label
 from broker.figures.health import Health
 from broker.figures.lag import Lag
+from broker.figures.lite import add_lite
 from broker.figures.ports import PortFigures, add_ports
 from broker.hot.core import Core
 from broker.loop.rate_limited_log import RateLimitedLogger
@@ -44,8 +45,8 @@ _POOLS = (
     "send", "async_put", "pull", "ack", "query_message", "client_manager", "heartbeat", "lite_pull",
     "transaction", "consumer_manager", "admin", "reply",
 )  # fmt: skip
-#: What request 28 says, too.
-_OF_SERVICES = (add_store, add_timers, add_deduplication, add_access)
+#: What request 28 says, too; of lite topics it says nothing.
+_OF_SERVICES = (add_store, add_timers, add_deduplication, add_access, add_lite)
 _SYSTEMS = "".join(f"{name}\n" for name in sorted(SYSTEM_TOPICS))
 
 

@@ -375,6 +375,11 @@ class Core:
         OutOfMemory."""
         self._check(lib.ps_core_pop_factor(self.handle, *_name(group), percent, self._error))
 
+    def bind_lite_group(self, group: str, parent: str) -> None:
+        """Counts from now on how far a group is behind in the lite topics of a topic ("": of none).
+        Raises: OutOfMemory."""
+        self._check(lib.ps_lag_bind(self.handle, *_name(group), *_name(parent), self._error))
+
     def take_kinds(self, topic: str, kinds: Iterable[int]) -> None:
         """Lets plain messages of these kinds (gRPC's MessageType) go to a topic; that is forgotten
         when it is published again."""
@@ -465,16 +470,16 @@ class Core:
     def offsets(self, group: str | None = None, topic: str | None = None) -> Iterator[OffsetRow]:
         """Returns all offsets, or those of a group or a topic, in no order. They are those of now,
         and are read as they are asked for, on any thread: tens of thousands take long."""
-        return _rows_in(self._blocks(group, topic, False))
+        return _rows_in(self._blocks(group, topic, 0))
 
     def consumed(
-        self, group: str | None = None, topic: str | None = None
+        self, group: str | None = None, topic: str | None = None, *, light: bool = True
     ) -> Iterator[tuple[str, str]]:
         """Returns each group with each topic of which it has offsets: all of them, or as
-        offsets()."""
-        return _pairs_in(self._blocks(group, topic, True))
+        offsets(). light: light queues, too, which may be a million."""
+        return _pairs_in(self._blocks(group, topic, 1 if light else 2))
 
-    def _blocks(self, group: str | None, topic: str | None, names_only: bool) -> memoryview:
+    def _blocks(self, group: str | None, topic: str | None, names_only: int) -> memoryview:
         names = *_any_name(group), *_any_name(topic)
         size = _BLOCKS
         while True:
@@ -483,6 +488,11 @@ class Core:
             if size <= room:
                 return memoryview(ffi.buffer(out, size))
             size += _BLOCKS  # others commit meanwhile
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of group and topic, with or without an offset."""
+        return int(lib.ps_core_pair_count(self.handle))
 
     def take_changed_offsets(self, *, begin: bool) -> list[tuple[str, str, dict[int, int]]]:
         """Returns some of the offsets that moved since they were taken: group, topic, and queues

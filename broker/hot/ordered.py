@@ -102,6 +102,10 @@ class OrderedBatches:
         del keep
         return (two[0], two[1]) if out else None
 
+    def __len__(self) -> int:
+        """Returns how many batches are out, by a walk over them."""
+        return int(lib.ps_core_order_count(self._core.handle))
+
     def ack(self, place: QueuePlace, pop_ms: int, offsets: Sequence[int]) -> int:
         """Acknowledges these offsets of the batch that was popped then, and moves the group on.
         Returns the worst of their outcomes."""

@@ -135,7 +135,7 @@ class LiteProcessor:
 
     def _check_room(self, lite: LiteTopics, more: int) -> None:
         most = int(self.s.settings["maxLiteSubscriptionCount"])
-        if more > 0 and lite.registry.pairs + more > most:
+        if more > 0 and lite.registry.totals().pairs + more > most:
             raise Refused(
                 ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
                 "org.apache.rocketmq.broker.lite.LiteQuotaException: lite subscription quota"
@@ -298,14 +298,16 @@ class LiteProcessor:
     def broker_info(self, peer: Peer, command: Command) -> Command:
         lite, topics = self._lite, [t for t in self.s.topics.all() if is_lite(t.attributes)]
         groups = {each.name: lite.groups_of(each.name) for each in topics}
+        settings = self.s.settings
+        limited = bool(settings["enableLmqQuota"])
         body = {
             "storeType": "pystore",
-            "maxLmqNum": -1,
+            "maxLmqNum": int(settings["maxLmqConsumeQueueNum"]) if limited else -1,
             "currentLmqNum": lite.lights.count,
-            "liteSubscriptionCount": lite.registry.pairs,
-            "orderInfoCount": 0,
+            "liteSubscriptionCount": lite.registry.totals().pairs,
+            "orderInfoCount": lite.batches,
             "cqTableSize": self.s.topics.count,
-            "offsetTableSize": sum(1 for _ in self.s.core.consumed()),
+            "offsetTableSize": self.s.core.pairs,
             "eventMapSize": sum(1 for c in lite.registry.all() if c.events),
             "topicMeta": {t.name: int(t.attributes.get(EXPIRATION, "-1")) for t in topics},
             "groupMeta": {name: found for name, found in groups.items() if found},

@@ -10,6 +10,7 @@ from typing import Any
 from broker.hot.core import Core
 from broker.services.attributes import Rule, altered, one_of, whole_number
 from broker.services.config import Config
+from broker.services.lite.names import BIND_TOPIC
 from broker.services.names import GROUP_MAX, RESERVED_GROUPS, is_legal
 from broker.services.write_behind import KeptTexts, WriteBehindTable
 from broker.wire.codes import ResponseCode
@@ -25,7 +26,7 @@ _READ = 1
 _PRIORITY_FACTOR = "priority.factor"
 _ATTRIBUTES: Mapping[str, Rule] = {
     _PRIORITY_FACTOR: whole_number(0, 100),
-    "lite.bind.topic": one_of(),
+    BIND_TOPIC: one_of(),
     "lite.sub.model": one_of("Shared", "Exclusive"),
     "lite.sub.reset.offset.exclusive": one_of("true", "false"),
     "lite.sub.reset.offset.unsubscribe": one_of("true", "false"),
@@ -66,12 +67,13 @@ class Groups:
                 self._publish(group.name)
 
     def _publish(self, name: str) -> None:
-        """Tells the core how often the group goes by priority; a file of another broker may say
-        what no tool could."""
+        """Tells the core how often the group goes by priority, and whose lite topics it reads; a
+        file of another broker may say what no tool could."""
         group = self.get(name)
         said = group.attributes.get(_PRIORITY_FACTOR, "") if group is not None else ""
         percent = int(said) if said and not _ATTRIBUTES[_PRIORITY_FACTOR](said) else 100
         self._core.set_priority_factor(name, percent)
+        self._core.bind_lite_group(name, group.attributes.get(BIND_TOPIC, "") if group else "")
 
     async def settled(self) -> None:
         """Waits until all changes are on the disk."""

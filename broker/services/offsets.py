@@ -103,10 +103,11 @@ class ConsumerOffsets:
         return {topic for _, topic in self._core.consumed(group=group)}
 
     async def topics_by_group(self) -> dict[str, set[str]]:
-        """Returns the topics of every group, in one pass that lets others have their turn."""
+        """Returns the topics of every group, light queues left out, in one pass that lets others
+        have their turn."""
         found: dict[str, set[str]] = {}
         pieces = Pieces()
-        for group, topic in self._core.consumed():
+        for group, topic in self._core.consumed(light=False):
             await pieces.next()
             found.setdefault(group, set()).add(topic)
         return found

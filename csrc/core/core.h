@@ -96,7 +96,7 @@ typedef struct ps_pop_place ps_pop_place; /* popwait.c */
 /* A group and a topic: subscription, consumer offsets, statistics. */
 typedef struct ps_pair {
     ps_chain pr_chain;
-    struct ps_pair *pr_all, **pr_all_link; /* list of all */
+    struct ps_pair *pr_all, **pr_all_link; /* list of all, or of all of light queues */
     int32_t pr_group_len, pr_topic_len;
     int32_t pr_flags; /* PS_SUB_, 0: pulls are delegated */
     int64_t pr_sub_version;
@@ -114,6 +114,7 @@ typedef struct ps_pair {
     ps_slot pr_slot;
     ps_count pr_out[PS_WAYS]; /* what the group was given */
     int64_t pr_points; /* check points that were opened, by it and by its retry topics */
+    struct ps_behind *pr_behind; /* in a light queue: tables/lags.h; NULL: it is not counted */
     char pr_names[]; /* group, then topic */
 } ps_pair;
 
@@ -288,7 +289,9 @@ typedef struct ps_core_delegated {
 /* What the broker has published. Owner: tables/. */
 typedef struct ps_core_tables {
     ps_chains tc_topics, tc_pairs; /* of ps_topic_entry, of ps_pair */
-    ps_pair *tc_all_pairs;
+    ps_pair *tc_all_pairs;    /* but for those of light queues, which may be a million: */
+    ps_pair *tc_light_pairs;
+    ps_chains tc_lags, tc_behind; /* of ps_lag, of ps_behind */
     ps_marks tc_marks;
     int64_t tc_rules;      /* counts changes of topics and groups */
     uint32_t tc_withdrawn; /* counts what heartbeats rest on and is gone: topics, grants */

@@ -97,10 +97,11 @@ int32_t ps_core_may_commit(ps_core *core, const char *group, int32_t group_len, 
 /* The offsets of one group, of one topic or of both (NULL: any), copied, so that whoever reads them
  * takes their time. One block a pair, each number in the order of the machine: three i32, the
  * lengths of group and topic and the number of rows; the names; each row an i32, the queue, and an
- * i64. names_only 1: blocks without rows. Returns how long all blocks are; if that is more than
- * `room`, `out` is not to be read. */
+ * i64. names_only 1: blocks without rows; 2: and without light queues. Returns how long all blocks
+ * are; if that is more than `room`, `out` is not to be read. */
 int64_t ps_core_offsets_of(ps_core *core, const char *group, int32_t group_len, const char *topic,
                            int32_t topic_len, int32_t names_only, uint8_t *out, int64_t room);
+int64_t ps_core_pair_count(ps_core *core); /* of group and topic, with or without an offset */
 void ps_core_forget_offsets(ps_core *core, const char *group, int32_t group_len, const char *topic,
                             int32_t topic_len); /* a NULL name: any */
 

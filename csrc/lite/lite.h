@@ -61,8 +61,13 @@ int64_t ps_lite_names(ps_core *core, const ps_lite_who *who, int32_t events, uin
  * of that one. How many are in `rows`. */
 int32_t ps_lite_subscribers(ps_core *core, const char *queue, int32_t len, const char *group,
                             int32_t group_len, ps_lite_row *rows, int32_t room);
-/* Pairs of client and lite topic; how often who subscribes to what has changed. */
-void ps_lite_counts(ps_core *core, int64_t *pairs, int64_t *changes);
+typedef struct ps_lite_totals {
+    int64_t pairs;   /* of client and lite topic */
+    int64_t changes; /* how often who subscribes to what has changed */
+    int64_t clients, events, polls; /* events, and pops, that wait */
+    int64_t overflowed; /* clients with events that found no room */
+} ps_lite_totals;
+void ps_lite_counts(ps_core *core, ps_lite_totals *out);
 
 /* Makes an event of a queue for a client of the group that waits, else for one with room. */
 void ps_lite_give(ps_core *core, const char *group, int32_t group_len, const char *queue,

@@ -6,6 +6,7 @@
 #include "lite/litetable.h"
 #include "pop/orders.h"
 #include "store/lights.h"
+#include "tables/lags.h"
 #include "tables/tables.h"
 
 #define NEWS_BYTES (16 << 10) /* of names, that one look takes */
@@ -209,6 +210,7 @@ void ps_lite_forget(ps_core *core, const char *queue, int32_t len) {
     PS_CORE_HELD(core);
     ps_lite *l = core->co_lite;
     const ps_slice name = ps_lite_slice(queue, len);
+    ps_lag_end(core, name);
     lite_sub *s = l != NULL ? ps_chains_first(&l->rg_by_queue, ps_hash_of(queue, len)) : NULL;
     for (lite_sub *next; s != NULL; s = next) {
         next = ps_chains_next(s);
@@ -250,8 +252,11 @@ static void take_news(ps_core *core) {
     uint8_t *names = ps_buffer_room(&l->rg_news, NEWS_BYTES);
     if (names == NULL) return;
     int32_t len = ps_lights_news(core->co_store, names, NEWS_BYTES);
-    for (int32_t at = 0; at < len; at += 1 + names[at])
-        take_news_of(core, (ps_slice){names + at + 1, names[at]});
+    for (int32_t at = 0; at < len; at += 1 + names[at]) {
+        const ps_slice queue = {names + at + 1, names[at]};
+        ps_lag_grew(core, queue);
+        take_news_of(core, queue);
+    }
     if (len > NEWS_BYTES / 2) ps_eventfd_tell(core->co_event_fd); /* more, after other work */
 }
 

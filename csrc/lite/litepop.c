@@ -241,6 +241,17 @@ static int take_of(taking *t, ps_slice queue) {
     return next < high ? 2 : 0;
 }
 
+/* Of the topic, as upstream counts them: a series a lite topic would be a million. */
+static void count_out(const taking *t) {
+    const lite_client *c = t->client;
+    const lite_group *g = c->lc_group;
+    ps_pair *pair = ps_core_pair_of(t->core, g->lg_name, g->lg_len, c->lc_names + c->lc_id_len,
+                                    c->lc_parent_len);
+    if (pair == NULL) return;
+    pair->pr_out[PS_WAY_POPPED].messages += t->count;
+    pair->pr_out[PS_WAY_POPPED].bytes += t->core->co_lite->rg_records.len;
+}
+
 /* Hands out messages of the queues whose events wait for the client; an error: of none. */
 static int take_events(taking *t) {
     ps_core *c = t->core;
@@ -261,6 +272,7 @@ static int take_events(taking *t) {
             ps_lite_drop_sub(l, s);
         if (code < 0) break;
     }
+    if (t->count > 0) count_out(t);
     return code < 0 && t->count == 0 ? code : 0;
 }
 

@@ -7,6 +7,7 @@
 #include "core/lock.h"
 #include "lite/litetable.h"
 #include "store/lights.h"
+#include "tables/lags.h"
 
 #define ROOM_FIRST 64
 
@@ -23,6 +24,7 @@ int ps_lite_begin(ps_core *c, ps_error *e) {
     c->co_lite->rg_on = true;
     c->co_tables.tc_rules++;
     ps_lights_listen(c->co_store, c->co_event_fd);
+    ps_lag_look(c); /* what came before there was somebody to listen */
     return 0;
 }
 
@@ -301,8 +303,17 @@ int32_t ps_lite_subscribers(ps_core *core, const char *queue, int32_t len, const
     return n;
 }
 
-void ps_lite_counts(ps_core *core, int64_t *pairs, int64_t *changes) {
+void ps_lite_counts(ps_core *core, ps_lite_totals *out) {
     PS_CORE_HELD(core);
-    *pairs = core->co_lite != NULL ? core->co_lite->rg_pairs : 0;
-    *changes = core->co_lite != NULL ? core->co_lite->rg_changes : 0;
+    const ps_lite *l = core->co_lite;
+    *out = (ps_lite_totals){0};
+    if (l == NULL) return;
+    *out = (ps_lite_totals){.pairs = l->rg_pairs,
+                            .changes = l->rg_changes,
+                            .clients = l->rg_client_count};
+    for (int32_t i = 0; i < l->rg_client_count; i++) {
+        out->events += l->rg_clients[i]->lc_event_count;
+        out->polls += l->rg_clients[i]->lc_poll_count;
+        out->overflowed += l->rg_clients[i]->lc_overflowed;
+    }
 }

@@ -215,6 +215,14 @@ int ps_core_order_put(ps_core *c, const ps_order_row *r, int32_t note, ps_error 
     return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for an ordered batch");
 }
 
+int64_t ps_core_order_count(ps_core *c) {
+    PS_CORE_HELD(c);
+    const ps_order_log *l = ps_order_log_of(c);
+    int64_t n = 0;
+    for (const ps_order *o = l != NULL ? l->ol_all : NULL; o != NULL; o = o->or_next) n++;
+    return n;
+}
+
 /* ---- acknowledging ---- */
 
 /* Whoever waits for the queue tries again; the broker learns of it if it watches the queue. */

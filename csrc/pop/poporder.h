@@ -27,6 +27,8 @@ typedef struct ps_order_row { /* the batch of a queue that is out */
 /* This one is out from now on, as its file says; note 1: that is a change, which the journal has.
  * PS_E_ARGUMENT, PS_E_NO_MEMORY. */
 int ps_core_order_put(ps_core *core, const ps_order_row *row, int32_t note, ps_error *error);
+/* Batches that are out, by a walk over them. */
+int64_t ps_core_order_count(ps_core *core);
 /* 1: *row is the batch that is out, but for the names of its key; its attempt is good until the
  * next change. 0: none is. */
 int ps_core_order_get(ps_core *core, const ps_check_point_key *key, ps_order_row *row);

@@ -22,6 +22,7 @@
 #include "remoting/requests.h"
 #include "sends/sends.h"
 #include "tables/heartbeats.h"
+#include "tables/lags.h"
 #include "tables/tables.h"
 #include "waits/coldpull.h"
 
@@ -94,8 +95,9 @@ static void free_tables(ps_core *c) {
         ps_inflows_free(t);
     }
     ps_chains_free(&c->co_tables.tc_topics, true);
-    for (ps_pair *p = c->co_tables.tc_all_pairs, *next; p != NULL; p = next) {
-        next = p->pr_all;
+    ps_lag_free(c);
+    for (ps_pair *p = ps_pairs_each(c, NULL), *next; p != NULL; p = next) {
+        next = ps_pairs_each(c, p);
         ps_filter_unref(p->pr_filter);
         ps_filter_unref(p->pr_own);
         free(p->pr_marks);

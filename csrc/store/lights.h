@@ -19,6 +19,8 @@ int64_t ps_lights_skipped(ps_store *store);
 /* 1 and the offsets that may be read, 0: no such queue. */
 int32_t ps_lights_range(ps_store *store, const char *name, int32_t len, int64_t *low,
                         int64_t *high);
+/* Offset of its next message, without a look at its files; 0: no such queue. */
+int64_t ps_lights_end(ps_store *store, const char *name, int32_t len);
 /* Store time (ms) of the last record of a queue; 0: not known. */
 int64_t ps_lights_last_ms(ps_store *store, const char *name, int32_t len);
 

@@ -139,6 +139,16 @@ int32_t ps_lights_range(ps_store *s, const char *name, int32_t len, int64_t *low
     return found;
 }
 
+int64_t ps_lights_end(ps_store *s, const char *name, int32_t len) {
+    if (!enter_lights(s)) return 0;
+    pthread_mutex_lock(&s->st_light.lt_lock);
+    const ps_light_queue *q = ps_light_find_locked(&s->st_light, name, len);
+    int64_t end = q != NULL ? q->lq_max : 0;
+    pthread_mutex_unlock(&s->st_light.lt_lock);
+    ps_leave(s);
+    return end;
+}
+
 static int64_t store_ms_of(ps_store *s, int64_t physical) {
     const uint8_t *at;
     ps_mapfile *mf;

@@ -7,6 +7,8 @@
 
 #include "core/core.h"
 #include "core/lock.h"
+#include "format/multi.h"
+#include "tables/lags.h"
 #include "tables/tables.h"
 
 #define PAIRS_MAX (1 << 20) /* of group and topic; each has some 200 bytes */
@@ -25,6 +27,15 @@ static int no_memory(ps_error *e) {
 }
 
 /* ---- pairs ---- */
+
+static bool is_light(const ps_pair *p) {
+    return ps_name_is_lmq((const uint8_t *)p->pr_names + p->pr_group_len, p->pr_topic_len);
+}
+
+ps_pair *ps_pairs_each(const ps_core *c, const ps_pair *p) {
+    ps_pair *next = p == NULL ? c->co_tables.tc_all_pairs : p->pr_all;
+    return next != NULL || (p != NULL && is_light(p)) ? next : c->co_tables.tc_light_pairs;
+}
 
 ps_pair *ps_core_find_pair(ps_core *c, const uint8_t *group, int32_t group_len,
                            const uint8_t *topic, int32_t topic_len) {
@@ -53,10 +64,12 @@ ps_pair *ps_core_pair_of(ps_core *c, const char *group, int32_t group_len, const
     memcpy(p->pr_names + group_len, topic, (size_t)topic_len);
     ps_chains_add(&c->co_tables.tc_pairs, p,
                   pair_hash((const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len));
-    p->pr_all = c->co_tables.tc_all_pairs;
-    p->pr_all_link = &c->co_tables.tc_all_pairs;
+    ps_pair **all = is_light(p) ? &c->co_tables.tc_light_pairs : &c->co_tables.tc_all_pairs;
+    p->pr_all = *all;
+    p->pr_all_link = all;
     if (p->pr_all != NULL) p->pr_all->pr_all_link = &p->pr_all;
-    c->co_tables.tc_all_pairs = p;
+    *all = p;
+    if (is_light(p)) ps_lag_join(c, p);
     return p;
 }
 
@@ -109,6 +122,7 @@ static void drop_if_empty(ps_core *c, ps_pair *p) {
         !has_no_offsets(p))
         return;
     free_marks(p);
+    ps_lag_leave(c, p);
     ps_chains_remove(&c->co_tables.tc_pairs, p);
     *p->pr_all_link = p->pr_all;
     if (p->pr_all != NULL) p->pr_all->pr_all_link = p->pr_all_link;
@@ -166,8 +180,8 @@ void ps_core_forget_subscription(ps_core *c, const char *group, int32_t group_le
 
 void ps_core_forget_group(ps_core *c, const char *group, int32_t group_len) {
     PS_CORE_HELD(c);
-    for (ps_pair *p = c->co_tables.tc_all_pairs, *next; p != NULL; p = next) {
-        next = p->pr_all;
+    for (ps_pair *p = ps_pairs_each(c, NULL), *next; p != NULL; p = next) {
+        next = ps_pairs_each(c, p);
         if (p->pr_group_len == group_len && memcmp(p->pr_names, group, (size_t)group_len) == 0)
             withdraw_pair(c, p);
     }
@@ -256,6 +270,7 @@ void ps_pair_commit(ps_pair *p, int32_t queue_id, int64_t offset) {
     m->mk_offset = offset;
     m->mk_changed = true;
     list_changed(p);
+    if (p->pr_behind != NULL) ps_lag_moved(p->pr_behind);
 }
 
 void ps_pair_pulled(ps_pair *p, int32_t queue_id, int64_t next) {
@@ -363,6 +378,11 @@ int32_t ps_core_may_commit(ps_core *c, const char *group, int32_t group_len, con
     return may_have(&c->co_tables.tc_marks, 1);
 }
 
+int64_t ps_core_pair_count(ps_core *c) {
+    PS_CORE_HELD(c);
+    return c->co_tables.tc_pairs.count;
+}
+
 int64_t ps_core_offsets_refused(ps_core *c) {
     PS_CORE_HELD(c);
     int64_t n = c->co_tables.tc_marks.ms_refused;
@@ -407,7 +427,8 @@ int64_t ps_core_offsets_of(ps_core *c, const char *group, int32_t group_len, con
                            int32_t topic_len, int32_t names_only, uint8_t *out, int64_t room) {
     PS_CORE_HELD(c);
     int64_t size = 0;
-    for (ps_pair *p = c->co_tables.tc_all_pairs; p != NULL; p = p->pr_all) {
+    ps_pair *p = names_only == 2 ? c->co_tables.tc_all_pairs : ps_pairs_each(c, NULL);
+    for (; p != NULL; p = names_only == 2 ? p->pr_all : ps_pairs_each(c, p)) {
         if (!is_of(p, group, group_len, topic, topic_len)) continue;
         int64_t left = size < room ? room - size : 0;
         size += put_block(p, names_only != 0, left > 0 ? out + size : out, left);
@@ -425,17 +446,27 @@ static void clear_marks(ps_pair *p) {
     forget_changes(p);
 }
 
+static void forget_offsets(ps_core *c, ps_pair *p) {
+    if (p->pr_pop_open > 0)
+        clear_marks(p);
+    else
+        free_marks(p);
+    if (p->pr_behind != NULL) ps_lag_moved(p->pr_behind);
+    ps_pair_count_end(c, p);
+    drop_if_empty(c, p);
+}
+
 void ps_core_forget_offsets(ps_core *c, const char *group, int32_t group_len, const char *topic,
                             int32_t topic_len) {
     PS_CORE_HELD(c);
-    for (ps_pair *p = c->co_tables.tc_all_pairs, *next; p != NULL; p = next) {
-        next = p->pr_all;
-        if (!is_of(p, group, group_len, topic, topic_len)) continue;
-        if (p->pr_pop_open > 0)
-            clear_marks(p);
-        else
-            free_marks(p);
-        ps_pair_count_end(c, p);
-        drop_if_empty(c, p);
+    if (group != NULL && topic != NULL) {
+        ps_pair *p = ps_core_find_pair(c, (const uint8_t *)group, group_len,
+                                       (const uint8_t *)topic, topic_len);
+        if (p != NULL) forget_offsets(c, p);
+        return;
+    }
+    for (ps_pair *p = ps_pairs_each(c, NULL), *next; p != NULL; p = next) {
+        next = ps_pairs_each(c, p);
+        if (is_of(p, group, group_len, topic, topic_len)) forget_offsets(c, p);
     }
 }

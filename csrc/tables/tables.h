@@ -14,6 +14,9 @@ ps_pair *ps_core_find_pair(ps_core *c, const uint8_t *group, int32_t group_len,
 /* Made when there is none. NULL: no memory, or too many. */
 ps_pair *ps_core_pair_of(ps_core *c, const char *group, int32_t group_len, const char *topic,
                          int32_t topic_len);
+/* All pairs, those of light queues last: the first for NULL. To forget pairs while walking, ask for
+ * the next one before. */
+ps_pair *ps_pairs_each(const ps_core *c, const ps_pair *p);
 void ps_pair_commit(ps_pair *p, int32_t queue_id, int64_t offset);
 void ps_pair_pulled(ps_pair *p, int32_t queue_id, int64_t next);
 ps_mark *ps_pair_mark(ps_pair *p, int32_t queue_id, bool make); /* NULL: none, or no memory */

@@ -6,6 +6,7 @@
 #include "lite/lite.h"
 #include "pop/poporder.h"
 #include "store/lights.h"
+#include "tables/lags.h"
 
 enum { STEPS = 4000, CLIENTS = 4, NAMES = 6, HOUR = 3600000 };
 
@@ -164,6 +165,52 @@ static int64_t left(void) {
     return all;
 }
 
+/* ---- how far the group is behind ---- */
+
+/* What is kept is what a walk finds. */
+static void check_lag(void) {
+    int64_t messages = 0, queues = 0;
+    ps_lag_row row;
+    ps_dispatch_catch_up(kit_store, NULL);
+    ps_lite_look_now(kit_core);
+    CHECK_EQ(1, ps_lag_list(kit_core, &row, 1));
+    for (int name = 0; name < NAMES; name++) {
+        char queue[32];
+        int32_t len = queue_of(name, queue);
+        int64_t at = ps_core_offset(kit_core, "g", 1, queue, len, 0);
+        int64_t left = at < 0 ? 0 : ps_lights_end(kit_store, queue, len) - at;
+        messages += left;
+        queues += left > 0;
+    }
+    CHECK_EQ(messages, row.messages);
+    CHECK_EQ(queues, row.queues);
+}
+
+static void check_bound(const char *parent, int64_t messages) {
+    ps_error e = {0};
+    ps_lag_row row;
+    CHECK_EQ(0, ps_lag_bind(kit_core, "g", 1, parent, (int32_t)strlen(parent), &e));
+    CHECK_EQ(*parent != 0, ps_lag_list(kit_core, &row, 1));
+    if (*parent != 0) CHECK_EQ(messages, row.messages);
+}
+
+static void test_lag_follows_groups_offsets_and_queues(void) {
+    char queue[32];
+    ps_error e = {0};
+    int32_t len = queue_of(0, queue);
+    CHECK_EQ(0, ps_core_commit(kit_core, "g", 1, queue, len, 0, sent[0] - 3, &e));
+    check_bound("L", 3);
+    check_bound("other", 0);
+    check_bound("", 0);
+    check_bound("L", 3);
+    ps_core_forget_offsets(kit_core, "g", 1, queue, len);
+    check_bound("L", 0);
+    CHECK_EQ(0, ps_core_commit(kit_core, "g", 1, queue, len, 0, sent[0] - 2, &e));
+    check_bound("L", 2);
+    ps_lite_forget(kit_core, queue, len);
+    check_bound("L", 0);
+}
+
 /* ---- steps ---- */
 
 static void close_one(int i) {
@@ -210,7 +257,10 @@ static void test_each_message_comes_once_and_in_order(void) {
     join(0);
     pop_checked(0, 0);
     take_answers();
-    for (int n = 0; n < STEPS; n++) step();
+    for (int n = 0; n < STEPS; n++) {
+        step();
+        check_lag();
+    }
     for (int i = 0; i < CLIENTS; i++) {
         if (!joined[i]) join(i);
         for (int name = 0; name < NAMES; name++) subscribe(i, name);
@@ -247,11 +297,13 @@ int main(void) {
     kit_open(&conf, 10);
     kit_topic("L", 1, PS_PERM_READ | PS_PERM_WRITE, PS_SEND_HOT | PS_TOPIC_LITE);
     CHECK_EQ(0, ps_core_pop_rules(kit_core, &rules, &e));
+    CHECK_EQ(0, ps_lag_bind(kit_core, "g", 1, "L", 1, &e));
     CHECK_EQ(0, ps_lights_begin(kit_store, &e));
     CHECK_EQ(0, ps_lite_begin(kit_core, &e));
     for (int i = 0; i < CLIENTS; i++) conns[i] = kit_conn(i + 1);
     test_each_message_comes_once_and_in_order();
     test_all_are_answered_at_the_end();
+    test_lag_follows_groups_offsets_and_queues();
     for (int i = 0; i < CLIENTS; i++) ps_conn_free(conns[i]);
     send_to(-1);
     kit_close();

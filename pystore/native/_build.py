@@ -36,6 +36,7 @@ HEADERS = (
     "remoting/inprocess.h",
     "tables/heartbeats.h",
     "tables/access.h",
+    "tables/lags.h",
     "core/decision.h",
     "transactions/transaction.h",
     "sends/dedup.h",

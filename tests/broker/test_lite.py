@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from popping import popping, records
+from scrapes import scrape, value
 from waiting import until_async
 
 from broker.processors.lite import LiteProcessor
@@ -522,7 +523,7 @@ async def test_d17_a_broken_file_of_subscriptions_is_as_none(store_path):
         file.write_bytes(broken)
         async with lite_broker(store_path) as lt:
             assert (await lt.pop()).code == 210
-            assert lt.lite.registry.pairs == 0
+            assert lt.lite.registry.totals().pairs == 0
 
 
 async def test_d2b_a_lite_topic_expires_when_its_topic_says(store_path):
@@ -550,6 +551,66 @@ async def test_a_deleted_topic_takes_its_lite_topics_along(store_path):
         assert lt.lite.lights.count == 0
 
 
+# ---- figures ----
+
+
+def lag_of(lt, group=GROUP):
+    """Messages, and lite topics with some, after a group's offsets."""
+    (found,) = (each for each in lt.lite.registry.lags() if each.group == group)
+    return found.messages, found.queues
+
+
+async def test_d21_lag_is_kept_at_messages_and_commits_and_over_a_restart(store_path):
+    async with lite_broker(store_path) as lt:
+        await lt.add("a", "b", "c")
+        await lt.send("a", "0", "1", "2")
+        await lt.send("b", "0")
+        assert lag_of(lt) == (0, 0)  # no offset yet, as upstream has it
+        await until_async(lambda: lt.lite.registry.totals().events == 2)
+        answer = await lt.pop()
+        assert lag_of(lt) == (4, 2)
+        assert (await lt.ack("a", 0, answer)).code == 0
+        assert lag_of(lt) == (3, 2)
+        await lt.send("b", "1")
+        await until_async(lambda: lag_of(lt) == (4, 2))
+    async with lite_broker(store_path) as lt:
+        assert lag_of(lt) == (4, 2)
+        lt.group(parent="M")
+        assert lag_of(lt) == (0, 0)
+        lt.group()
+        assert lag_of(lt) == (4, 2)
+        lt.lite.delete("%LMQ%$L$a", [GROUP])
+        assert lag_of(lt) == (2, 1)
+        lt.p.broker.services.groups.delete(GROUP)
+        assert lt.lite.registry.lags() == []
+
+
+async def test_a_scrape_has_lite_topics_by_the_topic_they_are_below(store_path):
+    async with lite_broker(store_path, metricsExporterType="PROM", metricsPromExporterPort=0) as lt:
+        await lt.add("a", "b", "c")
+        await lt.send("a", "0", "1", "2")
+        await lt.send("b", "0")
+        await until_async(lambda: lt.lite.registry.totals().events == 2)
+        assert value(await scrape(lt.p.broker), "pystore_lite_events") == 2
+        answer = await lt.pop()
+        assert (await lt.ack("a", 0, answer)).code == 0
+        page = await scrape(lt.p.broker)
+        of = {"consumer_group": GROUP, "topic": PARENT}
+        for name, wanted in (
+            ("rocketmq_consumer_lag_messages", 3),
+            ("rocketmq_consumer_ready_messages", 3),
+            ("rocketmq_messages_out_total", 4),
+            ("pystore_lite_topics_behind", 2),
+        ):
+            assert value(page, name, **of) == wanted, name
+        for name, wanted in (
+            ("topics", 2), ("topics_max", 0), ("clients", 1), ("subscriptions", 3),
+            ("subscriptions_max", 100_000), ("polls", 0),
+        ):  # fmt: skip
+            assert value(page, f"pystore_lite_{name}") == wanted, name
+        assert "%LMQ%" not in page
+
+
 # ---- questions ----
 
 
@@ -566,6 +627,7 @@ async def test_tools_are_told_of_topics_clients_and_groups(store_path):
 
         info = await body(Code.GET_BROKER_LITE_INFO)
         assert (info["currentLmqNum"], info["liteSubscriptionCount"]) == (1, 2)
+        assert (info["maxLmqNum"], info["orderInfoCount"]) == (-1, 1)
         assert info["groupMeta"] == {PARENT: [GROUP]}
         parent = await body(Code.GET_PARENT_TOPIC_INFO, topic=PARENT)
         assert (parent["liteTopicCount"], parent["ttl"]) == (1, -1)

@@ -21,7 +21,7 @@ from broker.loop.turns import Pieces
 from broker.services.config import Config
 from broker.services.groups import Groups
 from broker.services.lite.kept import KeptSubscriptions
-from broker.services.lite.names import parts_of, queue_of, queues_below
+from broker.services.lite.names import BIND_TOPIC, parts_of, queue_of, queues_below
 from broker.services.lite.registry import LiteClient, LiteRegistry
 from broker.services.lite.start import asked_offset
 from broker.services.offsets import ConsumerOffsets
@@ -33,12 +33,11 @@ from pystore.errors import StoreError
 from pystore.meta.configfiles import SubscriptionGroup
 from pystore.store.light_queues import LightQueue, LightQueues
 
-__all__ = ["BIND_TOPIC", "WILDCARD", "LiteChange", "LiteTopics", "is_lite"]
+__all__ = ["WILDCARD", "LiteChange", "LiteTopics", "is_lite"]
 
 log = SafeLogger("broker.services.lite")
 
 #: Attributes of groups.
-BIND_TOPIC = "lite.bind.topic"
 _MODEL = "lite.sub.model"
 _RESET_EXCLUDED = "lite.sub.reset.offset.exclusive"
 _RESET_REMOVED = "lite.sub.reset.offset.unsubscribe"
@@ -95,6 +94,8 @@ class LiteTopics:
         self.on_excluded: Callable[[LiteClient, str], None] = self._tell_excluded
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_on = False
+        #: Lite topics that have expired.
+        self.expired = 0
 
     # ---- life ----
 
@@ -122,7 +123,7 @@ class LiteTopics:
             self.registry.add(group, client_id, [queue_of(parent, name) for name in names])
             if is_wild and self.registry.add_wild(group, client_id):
                 self._run(self._dispatch_all(group, parent))
-        self._saved = self.registry.changes
+        self._saved = self.registry.totals().changes
 
     async def _texts(self) -> list[bytes]:
         """Returns what the file has to say of each client."""
@@ -137,8 +138,8 @@ class LiteTopics:
     async def _keep_forever(self) -> None:
         while True:
             # The more there is to write, the less often.
-            await asyncio.sleep(max(1.0, self.registry.pairs / 50_000))
-            changes = self.registry.changes
+            await asyncio.sleep(max(1.0, self.registry.totals().pairs / 50_000))
+            changes = self.registry.totals().changes
             if changes == self._saved:
                 continue
             try:
@@ -154,7 +155,7 @@ class LiteTopics:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if not self.is_on:
             return
-        if self.registry.changes != self._saved:
+        if self.registry.totals().changes != self._saved:
             with contextlib.suppress(OSError):
                 self._kept.write(await self._texts())
         self.is_on = False
@@ -357,6 +358,11 @@ class LiteTopics:
 
     # ---- acknowledgements ----
 
+    @property
+    def batches(self) -> int:
+        """Ordered batches that are out, those of lite topics among them."""
+        return len(self._batches)
+
     def ack(self, group: str, queue: str, pop_ms: int, offset: int) -> int:
         """Acknowledges a message of the batch that was popped then. Nothing is out of a batch that
         is over: its messages come again. Returns the outcome as broker.hot.ordered has it."""
@@ -433,6 +439,7 @@ class LiteTopics:
                 if parts[0] not in bound:
                     bound[parts[0]] = self.groups_of(parts[0])
                 self.delete(each.name, bound[parts[0]])
+                self.expired += 1
                 count += 1
         if count:
             await self._offsets.forget_on_disk()

@@ -10,7 +10,7 @@ from typing import Any
 from broker.hot.core import Core
 from pystore.native import ffi, lib, raise_error
 
-__all__ = ["LiteClient", "LiteRegistry"]
+__all__ = ["LiteClient", "LiteLag", "LiteRegistry", "LiteTotals"]
 
 _ROWS = 256
 
@@ -34,6 +34,36 @@ class LiteClient:
     version: int
     updated: float
     accessed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LiteTotals:
+    """What there is in all: `pairs` of client and lite topic; how often who subscribes to what has
+    changed; `events`, and pops, that wait; clients with an event that found no room."""
+
+    pairs: int
+    changes: int
+    clients: int
+    events: int
+    polls: int
+    overflowed: int
+
+
+@dataclass(frozen=True, slots=True)
+class LiteLag:
+    """Messages after the offsets of a group in lite topics of `parent`, and how many of these have
+    some. A lite topic in which it has no offset counts as caught up, as upstream has it."""
+
+    group: str
+    parent: str
+    messages: int
+    queues: int
+
+
+def _lag_of(row: Any) -> LiteLag:
+    return LiteLag(
+        _text(row.group, row.group_len), _text(row.parent, row.parent_len), row.messages, row.queues
+    )
 
 
 def _text(data: Any, size: int) -> str:
@@ -165,21 +195,21 @@ class LiteRegistry:
                 return [_client_of(rows[i]) for i in range(found)]
             count *= 4
 
-    @property
-    def _counts(self) -> tuple[int, int]:
-        two = ffi.new("int64_t[2]")
-        lib.ps_lite_counts(self._core.handle, two, two + 1)
-        return two[0], two[1]
+    def totals(self) -> LiteTotals:
+        found = ffi.new("ps_lite_totals *")
+        lib.ps_lite_counts(self._core.handle, found)
+        return LiteTotals(
+            found.pairs, found.changes, found.clients, found.events, found.polls, found.overflowed
+        )
 
-    @property
-    def pairs(self) -> int:
-        """Pairs of client and lite topic."""
-        return self._counts[0]
-
-    @property
-    def changes(self) -> int:
-        """How often who subscribes to what has changed."""
-        return self._counts[1]
+    def lags(self) -> list[LiteLag]:
+        """Returns how far each group that is bound to a topic is behind in its lite topics."""
+        count = 0
+        while True:
+            rows, room = ffi.new("ps_lag_row[]", count), count
+            count = lib.ps_lag_list(self._core.handle, rows, room)
+            if count <= room:
+                return [_lag_of(rows[i]) for i in range(count)]
 
     # ---- events ----
 

@@ -1,0 +1,47 @@
+/* How far groups are behind in the lite topics that they read: kept at each message and each
+ * commit, so that nobody walks over light queues to know it. Upstream: LiteConsumerLagCalculator,
+ * which walks over all offsets at each scrape. */
+#ifndef PS_LAGS_H
+#define PS_LAGS_H
+
+#include "core/core.h"
+
+/* cdef begin */
+/* From now on it is counted how far the group is behind in lite topics of `parent` (length 0: of
+ * none). What it was counted in before counts no more. PS_E_NO_MEMORY. */
+int ps_lag_bind(ps_core *core, const char *group, int32_t group_len, const char *parent,
+                int32_t parent_len, ps_error *error);
+
+typedef struct ps_lag_row { /* good until the next ps_lag_bind */
+    const char *group, *parent;
+    int32_t group_len, parent_len;
+    int64_t messages; /* after its offsets; of lite topics in which it has one */
+    int64_t queues;   /* lite topics that have some */
+} ps_lag_row;
+/* Of all groups that are bound: how many there are; rows beyond `room` are not filled. */
+int32_t ps_lag_list(ps_core *core, ps_lag_row *rows, int32_t room);
+/* cdef end */
+
+/* What a group is behind in one light queue. */
+typedef struct ps_behind {
+    ps_chain bh_chain; /* hash of the queue's name */
+    struct ps_pair *bh_pair;
+    struct ps_lag *bh_lag;
+    int64_t bh_end;      /* offset of the queue's next message, as far as it was told */
+    int64_t bh_messages; /* as they are counted in bh_lag */
+} ps_behind;
+
+/* A pair of a light queue was made: counted from now on when its group is bound to the topic. No
+ * memory: it is not. */
+void ps_lag_join(ps_core *c, struct ps_pair *p);
+/* Its offset has changed. */
+void ps_lag_moved(ps_behind *b);
+/* It goes. */
+void ps_lag_leave(ps_core *c, struct ps_pair *p);
+/* The light queue has got messages; the same of all queues; it is gone. */
+void ps_lag_grew(ps_core *c, ps_slice queue);
+void ps_lag_look(ps_core *c);
+void ps_lag_end(ps_core *c, ps_slice queue);
+void ps_lag_free(ps_core *c);
+
+#endif
