@@ -154,8 +154,9 @@ museum-java: build ## the same stores before Apache's own: fills tests/museum/ap
 crash-pop: build ## consumers that pop, and a broker that is killed 100 times
 	@PS_POP_KILLS=$${PS_POP_KILLS:-100} $(PY) -m pytest tests/crash/test_pop_kill.py -q -s $(HOURS)
 
-crash-lite: build ## 20 clients of 1,000 lite topics, shared and exclusive, and a broker that is killed 50 times
-	@PS_LITE_KILLS=$${PS_LITE_KILLS:-50} PS_LITE_TOPICS=1000 PS_LITE_CLIENTS=10 $(PY) -m pytest tests/crash/test_lite_kill.py -q -s $(HOURS)
+crash-lite: build ## 20 clients of 1,000 lite topics, and a broker that is killed 50 times; PS_LITE_PAIR=slave,acting,controller: of a pair, 20 times
+	@PS_LITE_KILLS=$${PS_LITE_KILLS:-$(if $(PS_LITE_PAIR),20,50)} PS_LITE_TOPICS=1000 PS_LITE_CLIENTS=10 \
+	  $(PY) -m pytest tests/crash/test_lite_$(if $(PS_LITE_PAIR),roles_)kill.py -q -s $(HOURS)
 
 crash-timers: build ## timers that are put, delivered and recalled by a process that is killed 200 times
 	@PS_TIMER_KILLS=$${PS_TIMER_KILLS:-200} $(PY) -m pytest tests/crash/test_timers_kill.py -q -s $(HOURS)

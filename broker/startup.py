@@ -153,6 +153,7 @@ async def open_services(
     undo.callback(pop.save_now)
     # A slave knows no check points: whoever becomes the master finds them in the log.
     await pop.start(None if is_slave(o.settings) else timers)
+    pop.order.batches.put_records(_has_heirs(o))
     services.lite = lite = _lite_topics(services, pop)
     undo.push_async_callback(lite.stop)
     services.access = access = await _control_access(o, core, undo)
@@ -167,6 +168,14 @@ async def open_services(
     services.duties = duties = Duties(duties_of(services, acting, mastership), role)
     duties.on_role.append(transactions.change_role)
     return services
+
+
+def _has_heirs(o: Options) -> bool:
+    """Returns whether this is a master in whose place a slave may serve that has all that was
+    acknowledged."""
+    s = o.settings
+    copied = s["brokerRole"] == "SYNC_MASTER" or s["inSyncReplicas"] > 1 or s["totalReplicas"] > 1
+    return not is_slave(s) and (o.elected is not None or copied or s["enableSlaveActingMaster"])
 
 
 def _static_topics(o: Options, s: Services, undo: AsyncExitStack) -> StaticTopics:
@@ -368,7 +377,7 @@ def _replicate(
         services.registration, client, inner_credentials(o.settings), slaves, access.is_on,
         pop.modes if pop is not None else None, access.policies,
         pop.order if pop is not None else None, o.elected,
-        services.static.table if services.static is not None else None,
+        services.static.table if services.static is not None else None, services.lite,
     )  # fmt: skip
     if made.master is not None:
         made.master.start()

@@ -164,6 +164,7 @@ STEPS: dict[str, str] = {
     "%s is not read, so the log is asked: %s": _FILE,
     "%s is not written, so the next start asks the log: %s": _WRITE,
     "%s: line %d is damaged: ordered groups may get messages of the lines after it again": _FILE,
+    "A change of ordered batches is passed over: %s": "verify the log; messages may come again",
     "A batch of %s@%s is popped again: %s": "nothing; its messages come again",
     "A crash now would repeat messages of ordered groups: %s: %s": _WRITE,
     "Batches of ordered groups are popped again: %s: %s": _FILE,
@@ -224,7 +225,7 @@ STEPS: dict[str, str] = {
     " (haTruncateDiverged)":
         "look at what was cut (`pystore salvage`)",
     "To the master, %s": _NETWORK,
-    "Users are not taken over from the master: %s": _NETWORK,
+    "%s are not taken over from the master: %s": _NETWORK,
     # ---- metadata, transactions, pages ----
     "The topic %.300r is not served: no topic can have that name": "delete it from the files",
     "Cannot write %s; will retry: %s": _WRITE,

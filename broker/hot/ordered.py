@@ -11,13 +11,17 @@ from typing import Any
 from broker.hot.core import Core
 from pystore.native import ffi, lib, raise_error
 
-__all__ = ["DONE", "STALE", "UNKNOWN", "OrderedBatch", "OrderedBatches", "QueuePlace"]
+__all__ = [
+    "DONE", "ORDER_TAG", "STALE", "UNKNOWN", "OrderedBatch", "OrderedBatches", "QueuePlace",
+]  # fmt: skip
 
 #: What became of an acknowledgement: the batch that is out does not have this offset; it is over,
 #: or was acknowledged so far; it counts.
 UNKNOWN: int = lib.PS_ORDER_UNKNOWN
 STALE: int = lib.PS_ORDER_STALE
 DONE: int = lib.PS_ORDER_DONE
+#: Of records of changes (csrc/pop/orderlog.c).
+ORDER_TAG = "order"
 
 QueuePlace = tuple[str, str, int]  # topic, group, queue
 
@@ -159,6 +163,15 @@ class OrderedBatches:
 
     def end_journal(self) -> None:
         lib.ps_core_order_journal_end(self._core.handle)
+
+    def put_records(self, on: bool) -> None:
+        """Says whether changes are records of the log, too."""
+        lib.ps_core_order_records(self._core.handle, on)
+
+    @property
+    def noted_to(self) -> int:
+        """Returns the end, in the log, of the last record of a change; 0: there is none."""
+        return int(lib.ps_core_order_end(self._core.handle))
 
     def journal_failed(self) -> int:
         """Returns the errno of a change that the journal could not note, once; else 0."""

@@ -4,6 +4,7 @@ broker/services/lite."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Coroutine
@@ -13,7 +14,8 @@ from typing import Any
 from broker.hot.ordered import UNKNOWN
 from broker.loop.turns import alone
 from broker.processors.bodies import LITE_SUBSCRIPTIONS, read
-from broker.processors.refusals import always, put_refusal
+from broker.processors.durable import once_durable
+from broker.processors.refusals import always, check_hands_out, put_refusal
 from broker.services.context import Services
 from broker.services.lite.lite_topics import EXPIRATION, LiteTopics, is_lite
 from broker.services.lite.names import parts_of, queue_of, subscription_problem
@@ -186,6 +188,7 @@ class LiteProcessor:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER, f"invisibleTime {invisible_ms} is less than 1"
             )
+        check_hands_out(s)
         if command.is_oneway:
             return None
         lite.join(group, client_id, topic)
@@ -231,6 +234,7 @@ class LiteProcessor:
                 f"[{config.read_queue_nums}] consumer:[/{host_text(peer)}]",
             )
         lite = self._lite
+        check_hands_out(self.s)
         if bound and lite.bound_to(self.s.groups.get(group)) != topic:
             raise Refused(ResponseCode.INVALID_PARAMETER, "group type or bind topic not match.")
         light = queue_of(topic, name)
@@ -241,7 +245,7 @@ class LiteProcessor:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, str(bad)) from None
         return group, light, handle, offset, high
 
-    def ack(self, peer: Peer, command: Command, name: str) -> Command:
+    def ack(self, peer: Peer, command: Command, name: str) -> Result:
         """Acknowledges a message of a lite topic. Raises: Refused."""
         group, queue, handle, offset, high = self._place(peer, command, name, bound=True)
         # Upstream lets the end itself through, and skips the next message then.
@@ -251,9 +255,9 @@ class LiteProcessor:
             raise Refused(ResponseCode.INVALID_PARAMETER, "ack queue illegal.")
         if self._lite.ack(group, queue, handle.pop_ms, offset) == UNKNOWN:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "ack offset illegal.")
-        return command.reply()
+        return once_durable(self.s, self._lite.noted_to, command.reply())
 
-    def change(self, peer: Peer, command: Command, name: str) -> Command:
+    def change(self, peer: Peer, command: Command, name: str) -> Result:
         """Makes a message of a lite topic, or its batch, visible again at another time. Raises:
         Refused."""
         invisible_ms = command.number("invisibleTime")
@@ -268,7 +272,7 @@ class LiteProcessor:
         ext = {
             "popTime": handle.pop_ms, "invisibleTime": made.invisible_ms, "reviveQid": ORDER_QUEUE,
         }  # fmt: skip
-        return command.reply(0, _NO_REMARK, ext)
+        return once_durable(self.s, self._lite.noted_to, command.reply(0, _NO_REMARK, ext))
 
     # ---- questions of tools ----
 
@@ -295,7 +299,22 @@ class LiteProcessor:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"Group [{name}] is not a LITE group.")
         return bound
 
-    def broker_info(self, peer: Peer, command: Command) -> Command:
+    async def _kept(self, command: Command) -> Command:
+        """Tells a slave of ours who subscribes to what, when that has changed since it asked last:
+        `known` is what `mark` of that answer was."""
+        lite = self.s.lite
+        mark = lite.kept_mark if lite is not None and lite.is_on else ""
+        if lite is None or mark in ("", command.ext.get("known")):
+            return command.reply(ext={"mark": mark})
+        try:
+            text = await asyncio.to_thread(lite.kept_text)
+        except OSError as failed:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"the file is not read: {failed}") from failed
+        return command.reply(ext={"mark": mark}, body=text)
+
+    def broker_info(self, peer: Peer, command: Command) -> Result:
+        if command.ext.get("pystore"):
+            return self._kept(command)
         lite, topics = self._lite, [t for t in self.s.topics.all() if is_lite(t.attributes)]
         groups = {each.name: lite.groups_of(each.name) for each in topics}
         settings = self.s.settings

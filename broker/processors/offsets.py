@@ -101,11 +101,7 @@ class OffsetProcessor:
         return command.reply(ext={"offset": self._range(command)[1]})
 
     def _range(self, command: Command) -> tuple[int, int]:
-        """Returns the ends of the queue that a request names, which may be a light one."""
-        topic, queue, lights = command.text("topic"), queue_id(command), self.s.store.lights
-        if topic.startswith(LIGHT_PREFIX) and queue == 0 and lights.is_on:
-            return lights.range(topic) or (0, 0)
-        return self.s.store.range(topic, queue)
+        return self.s.store.range(command.text("topic"), queue_id(command))
 
     def min(self, peer: Peer, command: Command) -> Command:
         return command.reply(ext={"offset": self._range(command)[0]})

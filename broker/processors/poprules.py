@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from broker.processors.refusals import check_leads, put_refusal
+from broker.processors.refusals import check_hands_out, put_refusal
 from broker.processors.subscriptions import check_syntax
 from broker.services.context import Services
 from broker.services.names import check_group
@@ -44,16 +44,8 @@ class PopRules:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, "POP needs timers, and timerWheelEnable is false"
             )
-        if self.s.settings["brokerRole"] == "SLAVE" and not self._acts():
-            raise Refused(
-                ResponseCode.SERVICE_NOT_AVAILABLE,
-                "this broker is a slave: what is popped is written by its master",
-            )
-        check_leads(self.s)
+        check_hands_out(self.s)
         return pop
-
-    def _acts(self) -> bool:
-        return self.s.acting is not None and self.s.acting.pops.is_on
 
     def check_readable(self, what: str) -> None:
         if not self.s.settings["brokerPermission"] & READ:

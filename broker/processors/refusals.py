@@ -23,7 +23,7 @@ from pystore.errors import (
     TimersOff,
 )
 
-__all__ = ["always", "check_leads", "ended", "put_refusal"]
+__all__ = ["always", "check_hands_out", "check_leads", "ended", "put_refusal"]
 
 
 async def ended(end: asyncio.Task[None]) -> None:
@@ -58,6 +58,18 @@ def always(fields: Mapping[str, object], handler: Handler) -> Handler:
         return answer if answer is None or isinstance(answer, Command) else later(command, answer)
 
     return handle
+
+
+def check_hands_out(s: Services) -> None:
+    """Checks that messages may be popped and acknowledged here: at a slave they may while it acts
+    as master. Raises: Refused."""
+    acts = s.acting is not None and s.acting.pops.is_on
+    if s.settings["brokerRole"] == "SLAVE" and not acts:
+        raise Refused(
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            "this broker is a slave: what is popped is written by its master",
+        )
+    check_leads(s)
 
 
 def check_leads(s: Services) -> None:

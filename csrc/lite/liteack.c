@@ -7,6 +7,7 @@
 #include "format/litename.h"
 #include "format/multi.h"
 #include "lite/litetable.h"
+#include "pop/pop.h"
 #include "pop/poporder.h"
 #include "sends/sends.h"
 #include "store/lights.h"
@@ -38,7 +39,7 @@ int ps_core_lite_ack(ps_conn *n, const ps_command *command) {
     int64_t low, high;
     ps_handle h;
     request r;
-    if (c->co_lite == NULL || !ps_core_leads(c) || !read_request(command, &r) ||
+    if (c->co_lite == NULL || !ps_pop_hands_out(c) || !read_request(command, &r) ||
         !ps_lite_knows(c, r.group, r.topic) ||
         !ps_handle_read((const char *)r.handle.data, r.handle.len, &h) ||
         h.revive_queue != PS_ORDER_QUEUE)
@@ -57,7 +58,9 @@ int ps_core_lite_ack(ps_conn *n, const ps_command *command) {
     if (outcome == PS_ORDER_DONE)
         ps_lite_settle(c, (const char *)r.group.data, r.group.len, queue, len);
     if (command->flag & PS_FLAG_ONEWAY) return 1;
-    const ps_answer a = {.serialize = command->serialize, .opaque = command->opaque, .bare = true};
-    int code = ps_sent_answer(n, &a, false, false);
+    int64_t end = ps_core_order_end(c);
+    const ps_answer a = {
+        .serialize = command->serialize, .opaque = command->opaque, .end = end, .bare = true};
+    int code = ps_sent_answer(n, &a, end > 0, false);
     return code < 0 ? code : 1;
 }

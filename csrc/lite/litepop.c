@@ -390,7 +390,7 @@ int ps_lite_resume(ps_core *c, ps_parked *p, ps_step *out) {
                 .invisible_ms = w->lp_invisible_ms,
                 .left = w->lp_most,
                 .e = &e};
-    bool waits = w->lp_client != NULL && c->co_lite->rg_on;
+    bool waits = w->lp_client != NULL && c->co_lite->rg_on && ps_pop_hands_out(c);
     *out = (ps_step){.conn_id = p->pk_conn->cn_id};
     ps_parked_unlink(c, p);
     p->pk_ready = false;
@@ -450,7 +450,8 @@ int ps_core_lite_pop(ps_conn *n, const ps_command *command, bool checked, ps_err
     if (c == NULL) return 0;
     if (checked)
         know_group(core, c->lc_group, r.topic);
-    else if (!is_known(core, c->lc_group, r.topic) || is_late(&r, now_ms) || !ps_core_leads(core))
+    else if (!ps_pop_hands_out(core) || !is_known(core, c->lc_group, r.topic) ||
+             is_late(&r, now_ms))
         return 0;
     taking t = {.core = core,
                 .client = c,

@@ -11,10 +11,13 @@
 
 #include "base/crc.h"
 #include "core/lock.h"
+#include "format/property.h"
 #include "wire/json.h"
+#include "pop/pop.h"
 #include "pop/orders.h"
 
 #define NUMBER_MAX 24
+#define TAG "order"     /* of records of changes */
 #define WORDS_MAX 256   /* bytes of a line's names, numbers and offsets aside */
 
 /* ---- writing JSON ---- */
@@ -159,13 +162,43 @@ static void keep_line(ps_core *c, ps_order_log *l, const uint8_t *line, int64_t 
     l->ol_since.len += len;
 }
 
+/* All in one queue, so that they are in order. */
+static void put_record(ps_core *c, ps_order_log *l, const uint8_t *line, int64_t len) {
+    uint8_t properties[sizeof TAG + 8];
+    const uint8_t *end =
+        ps_property_put(properties, "TAGS", TAG, (int64_t)sizeof TAG - 1);
+    const ps_message m = {.body = line,
+                          .body_len = len,
+                          .properties = properties,
+                          .properties_len = end - properties};
+    ps_put_result put;
+    put.error.code = 0;
+    if (!l->ol_records || c->co_pop->po_revive == NULL) return;
+    if (ps_put_message(c->co_store, c->co_pop->po_revive, &m, &put) < 0)
+        l->ol_failed = put.error.sys_errno != 0 ? put.error.sys_errno : EIO;
+    else
+        l->ol_end = put.physical_offset + put.size;
+}
+
+void ps_core_order_records(ps_core *c, int32_t on) {
+    PS_CORE_HELD(c);
+    ps_order_log *l = ps_order_log_of(c);
+    if (l != NULL) l->ol_records = on != 0;
+}
+
+int64_t ps_core_order_end(ps_core *c) {
+    PS_CORE_HELD(c);
+    const ps_order_log *l = c->co_pop != NULL ? ps_order_log_of(c) : NULL;
+    return l != NULL ? l->ol_end : 0;
+}
+
 void ps_order_note(ps_core *c, const ps_pair *pair, int32_t queue_id, const ps_order *o,
                    int64_t next) {
     ps_order_log *l = ps_order_log_of(c);
     ps_buffer *b = &ps_mine(c)->ca_pop.cp_text;
     if (l == NULL) return;
     l->ol_changes++;
-    if (l->ol_fd < 0 && !l->ol_saving) return;
+    if (l->ol_fd < 0 && !l->ol_saving && !l->ol_records) return;
     b->len = 0;
     writer w = {ps_buffer_room(b, room_of(pair, o)), true};
     if (w.at == NULL) {
@@ -184,6 +217,7 @@ void ps_order_note(ps_core *c, const ps_pair *pair, int32_t queue_id, const ps_o
     put_text(&w, "}\n");
     append_line(c, l, b->data, w.at - b->data);
     keep_line(c, l, b->data, w.at - b->data);
+    put_record(c, l, b->data, w.at - b->data - 1);
 }
 
 static int64_t put_head(uint8_t *to, uint32_t crc) {

@@ -37,6 +37,8 @@ typedef struct ps_order_log {
     int ol_failed;      /* errno, until Python has it */
     bool ol_saving;     /* a file is being saved: what changes is for the journal after it, too */
     ps_buffer ol_since; /* that */
+    bool ol_records;    /* changes are records of the log, too */
+    int64_t ol_end;     /* of the last one */
     ps_order **ol_due;  /* a heap, by time: orderdue.c */
     int32_t ol_due_count, ol_due_room;
 } ps_order_log;

@@ -87,11 +87,15 @@ int ps_pop_answer_look(const ps_pop_asker *who, const ps_pop_found *found);
 #define PS_RETRY_ROOM (2 * PS_TOPIC_MAX + 16)
 int32_t ps_retry_topic(ps_slice group, ps_slice topic, bool second, char to[PS_RETRY_ROOM]);
 
+/* Whether this broker hands out messages: a slave does while it acts as master. */
+static inline bool ps_pop_hands_out(const ps_core *c) {
+    bool acts = c->co_pop != NULL && c->co_pop->po_aside;
+    return ps_core_leads(c) && (acts || !atomic_load(&c->co_store->st_follow.fo_on));
+}
+
 /* Whether records may be put: in the log, or at a slave that acts as master beside it. */
 static inline bool ps_pop_can_put(const ps_core *c) {
-    const ps_pop_state *x = c->co_pop;
-    return x != NULL && x->po_revive != NULL && ps_core_leads(c) &&
-           (x->po_aside || !atomic_load(&c->co_store->st_follow.fo_on));
+    return c->co_pop != NULL && c->co_pop->po_revive != NULL && ps_pop_hands_out(c);
 }
 
 static inline int32_t ps_check_point_open(const ps_check_point *p) {

@@ -75,7 +75,7 @@ int ps_core_ack(ps_conn *n, const ps_command *command) {
         /* By the place in the log the broker finds the lite topic that an old client leaves out. */
         return what == PS_ORDER_UNKNOWN || (what == PS_ORDER_STALE && h.physical >= 0)
                    ? 0
-                   : answer_ack(n, command, 0);
+                   : answer_ack(n, command, ps_core_order_end(c));
     }
     if (ps_core_check_point_ack(c, &key, &r.offset, 1, &end, NULL) < 0) return 0;
     return answer_ack(n, command, end);
@@ -128,9 +128,10 @@ int ps_conn_ack(ps_conn *n, const ps_proof *proof, const char *group, int32_t gr
         ps_check_point_key key = key_of(&r, &handles[i]);
         if (handles[i].revive_queue == PS_ORDER_QUEUE) {
             ps_core_order_ack(c, &key, &r.offset, 1);
-            continue;
+            last = ps_core_order_end(c);
+        } else if (ps_core_check_point_ack(c, &key, &r.offset, 1, &last, NULL) < 0) {
+            return 0;
         }
-        if (ps_core_check_point_ack(c, &key, &r.offset, 1, &last, NULL) < 0) return 0;
         if (last > *end) *end = last;
     }
     return 1;

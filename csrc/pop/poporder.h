@@ -67,6 +67,11 @@ int ps_core_order_journal(ps_core *core, const char *path, uint32_t crc, const u
                           int64_t len, ps_error *error);
 /* No more changes are noted. */
 void ps_core_order_journal_end(ps_core *core);
+/* on: changes are records of the revive topic, too: for the slave that becomes the master. What is
+ * answered to a change waits for the record. */
+void ps_core_order_records(ps_core *core, int32_t on);
+/* The end of the last of these in the log; 0: there is none. */
+int64_t ps_core_order_end(ps_core *core);
 /* errno of a change that could not be noted, once: then none is, until the next journal. */
 int ps_core_order_failed(ps_core *core);
 /* cdef end */

@@ -226,6 +226,12 @@ static void test_the_file_and_its_journal(void) {
     check_file(path, want);
     ps_core_order_journal_end(kit_core);
     CHECK_EQ(0, ps_core_order_failed(kit_core));
+    CHECK_EQ(0, ps_core_order_end(kit_core));
+    ps_core_order_records(kit_core, 1); /* the same lines, in the log */
+    ack(1, at + 1, pop_ms);
+    CHECK_EQ(1, kit_queue_end("rmq_sys_REVIVE_LOG_c", 0));
+    CHECK(ps_core_order_end(kit_core) > 0);
+    ps_core_order_records(kit_core, 0);
     CHECK_EQ(PS_E_IO, ps_core_order_journal(kit_core, kit_root, 0, NULL, 0, &e));
 }
 

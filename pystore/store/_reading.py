@@ -20,6 +20,7 @@ from pystore.base.closing import ClosedByWith
 from pystore.errors import BadArgument, NotFound, ReadOnly, StoreClosed, UsedAfterFork
 from pystore.filter.sql92 import compiled
 from pystore.filter.tags import tag_set
+from pystore.format.names import LIGHT_PREFIX
 from pystore.metadata import Metadata
 from pystore.native import address_of, ffi, lib, raise_error, utf8
 from pystore.settings import fill, load
@@ -533,7 +534,10 @@ class Base(ClosedByWith):
 
     @named_arguments
     def range(self, topic: str, queue: int) -> tuple[int, int]:
-        """Returns the (min, max) offset of a queue, (0, 0) when it does not exist."""
+        """Returns the (min, max) offset of a queue, (0, 0) when it does not exist. A light queue is
+        number 0 of its name."""
+        if queue == 0 and topic.startswith(LIGHT_PREFIX) and self.lights.is_on:
+            return self.lights.range(topic) or (0, 0)
         low, high = ffi.new("int64_t *"), ffi.new("int64_t *")
         lib.ps_queue_range(self.c_handle(), self._find_topic(topic), queue, low, high)
         return int(low[0]), int(high[0])

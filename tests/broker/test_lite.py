@@ -484,8 +484,10 @@ async def test_d19_what_is_acknowledged_far_behind_a_failed_one_stays_away_from_
         assert lt.committed("a") == 7
 
 
-async def test_what_is_acknowledged_stays_so_after_a_kill(store_path, tmp_path):
-    async with lite_broker(store_path) as lt:
+@pytest.mark.parametrize("role", ["ASYNC_MASTER", "SYNC_MASTER"])
+async def test_what_is_acknowledged_stays_so_after_a_kill(store_path, tmp_path, role):
+    """Also at the slave of a master that waits for it, which has the log alone."""
+    async with lite_broker(store_path, brokerRole=role) as lt:
         await lt.send("a", "1", "2", "3")
         await lt.add("a")
         for offset in range(3):
@@ -493,6 +495,9 @@ async def test_what_is_acknowledged_stays_so_after_a_kill(store_path, tmp_path):
             assert (await lt.ack("a", offset, answer)).code == 0
         assert lt.committed("a") == 3
         shutil.copytree(store_path, tmp_path / "killed")
+    if role == "SYNC_MASTER":
+        for suffix in ("json", "journal"):
+            (tmp_path / "killed" / "config" / f"consumerOrderInfo.{suffix}").unlink(missing_ok=True)
     async with lite_broker(tmp_path / "killed") as lt:
         await lt.send("a", "4")
         await lt.add("a")

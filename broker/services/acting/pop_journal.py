@@ -138,6 +138,7 @@ class PopJournal:
             if self._is_here(ck):
                 pop.points.add(ck)
         pop.go_on_at(found.popped)
+        pop.replay_order(since)
         pop.go_on_at(journal.popped())
         for group in {ck.group for ck in pop.points}:
             s.groups.find(group)  # its pop may be all that made it
@@ -147,6 +148,8 @@ class PopJournal:
         self._rows = None
         pop.points.aside(self._file)
         s.core.notify_all()  # who waits here tries again
+        if s.lite is not None:
+            await s.lite.dispatch_again()
         log.info("Pops are served in the master's place; %d check points are open",
                  len(pop.points))  # fmt: skip
 

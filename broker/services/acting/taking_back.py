@@ -20,7 +20,7 @@ from broker.services.context import Services
 from broker.services.delivered import close_level
 from broker.services.pop import Pop
 from broker.services.pop.kept import taken_from
-from broker.services.replication.synchronize import OffsetChange, Synchronizer
+from broker.services.replication.synchronize import OffsetChange, Synchronizer, subscribed
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
 from pystore.errors import StoreError
@@ -138,6 +138,9 @@ class TakingBack:
             return
         self._close(gone)
         await self._take_pops(address, said)
+        if s.lite is not None and s.lite.is_on:
+            clients = (await subscribed(ask))[1]
+            await s.lite.take_over(clients or (), all_there_are=False)
         await asyncio.to_thread(s.store.flush)
         await s.offsets.persist()
         end = str(s.store.info().log_max)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from broker.loop.safe_log import SafeLogger
 from broker.services.lite.names import parts_of, subscription_problem
@@ -13,7 +14,7 @@ from broker.wire import mqjson
 from broker.wire.jsonbody import BOOLEAN, TEXT, JsonMember, Shape, listed, required
 from pystore import files
 
-__all__ = ["KeptClient", "KeptSubscriptions"]
+__all__ = ["KeptClient", "KeptSubscriptions", "clients_of"]
 
 log = SafeLogger("broker.lite")
 
@@ -26,8 +27,29 @@ _CLIENT = Shape(
 )
 _FILE = Shape(clients=listed(_CLIENT))
 
-#: Group, id, topic, whether it reads all lite topics of that, and those it subscribes to.
-KeptClient = tuple[str, str, str, bool, list[str]]
+
+class KeptClient(NamedTuple):
+    """A client of the file. `wild`: it reads all lite topics of `parent`, its topic; else those of
+    `names`."""
+
+    group: str
+    client_id: str
+    parent: str
+    wild: bool
+    names: list[str]
+
+
+def clients_of(raw: bytes) -> list[KeptClient]:
+    """Reads the clients of such a file, but for those whose names are wrong. Raises: ValueError for
+    one that is malformed."""
+    kept = list[KeptClient]()
+    for r in _FILE.loads(raw)["clients"] if raw else ():
+        names = list(r["liteTopicSet"])
+        if problem := subscription_problem(r["topic"], names):
+            log.warning("Subscriptions of %.80s are not taken over: %s", r["clientId"], problem)
+            continue
+        kept.append(KeptClient(r["group"], r["clientId"], r["topic"], r["wildcard"], names))
+    return kept
 
 
 class KeptSubscriptions:
@@ -36,23 +58,18 @@ class KeptSubscriptions:
     def __init__(self, path: Path, file_mode: int) -> None:
         self._path, self._file_mode = path, file_mode
 
+    def text(self) -> bytes:
+        """Returns the file; empty: there is none. Raises: OSError."""
+        return files.read_file(self._path) or b""
+
     def read(self) -> list[KeptClient]:
         """Returns the clients of the file. What cannot be read counts as none: clients come with
         their sets again."""
         try:
-            raw = files.read_file(self._path) or b""
-            rows = _FILE.loads(raw)["clients"] if raw else ()
+            return clients_of(self.text())
         except (OSError, ValueError) as bad:
             log.warning("Subscriptions to lite topics are not read: %s", bad)
             return []
-        kept = list[KeptClient]()
-        for r in rows:
-            names = list(r["liteTopicSet"])
-            if problem := subscription_problem(r["topic"], names):
-                log.warning("Subscriptions of %.80s are not taken over: %s", r["clientId"], problem)
-                continue
-            kept.append((r["group"], r["clientId"], r["topic"], r["wildcard"], names))
-        return kept
 
     @staticmethod
     def row(client: LiteClient, queues: Iterable[str]) -> bytes:

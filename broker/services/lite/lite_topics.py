@@ -20,7 +20,7 @@ from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import Pieces
 from broker.services.config import Config
 from broker.services.groups import Groups
-from broker.services.lite.kept import KeptSubscriptions
+from broker.services.lite.kept import KeptClient, KeptSubscriptions
 from broker.services.lite.names import BIND_TOPIC, parts_of, queue_of, queues_below
 from broker.services.lite.registry import LiteClient, LiteRegistry
 from broker.services.lite.start import asked_offset
@@ -84,7 +84,7 @@ class LiteTopics:
         kept: KeptSubscriptions,
     ) -> None:
         self.lights = lights
-        self._kept, self._saved = kept, 0
+        self._kept, self._saved, self._born_ns = kept, 0, time.time_ns()
         self._config, self._topics, self._groups = config, topics, groups
         self._offsets, self._batches, self.now_ms = offsets, batches, now_ms
         self.registry = LiteRegistry(core)
@@ -118,12 +118,44 @@ class LiteTopics:
     def _take_kept(self) -> None:
         """Has the clients of before a restart, until they come back or are gone for good: what
         they have to read waits for their first pop. All of them, before anybody subscribes."""
-        for group, client_id, parent, is_wild, names in self._kept.read():
-            self.join(group, client_id, parent)
-            self.registry.add(group, client_id, [queue_of(parent, name) for name in names])
-            if is_wild and self.registry.add_wild(group, client_id):
-                self._run(self._dispatch_all(group, parent))
+        for client in self._kept.read():
+            self._have(client, [queue_of(client.parent, name) for name in client.names])
         self._saved = self.registry.totals().changes
+
+    def _have(self, client: KeptClient, queues: Iterable[str]) -> None:
+        """Has a client that subscribed elsewhere, or before. queues: those that are new."""
+        who = client.group, client.client_id
+        self.join(*who, client.parent)
+        self.registry.add(*who, queues)
+        if client.wild and self.registry.add_wild(*who):
+            self._run(self._dispatch_all(client.group, client.parent))
+
+    @property
+    def kept_mark(self) -> str:
+        """Says which subscriptions the file has."""
+        return f"{self._born_ns}-{self._saved}"
+
+    def kept_text(self) -> bytes:
+        """Returns the file, in any thread; empty: there is none. Raises: OSError."""
+        return self._kept.text()
+
+    async def take_over(self, clients: Iterable[KeptClient], *, all_there_are: bool) -> None:
+        """Has clients as another broker of this name has them: a slave has its master's, and no
+        others; a master that returns has those of the slave that acted, too. Raises:
+        OutOfMemory."""
+        turns, gone = Pieces(), {(each.group, each.client_id) for each in self.registry.all()}
+        for client in clients:
+            await turns.next()
+            who = client.group, client.client_id
+            have = set(self.registry.queues(*who)) if who in gone else set()
+            gone.discard(who)
+            wanted = {queue_of(client.parent, name) for name in client.names}
+            for queue in have - wanted:
+                self.registry.remove(*who, queue)
+            self._have(client, wanted - have)
+        for who in gone if all_there_are else ():
+            await turns.next()
+            self.registry.leave(*who)
 
     async def _texts(self) -> list[bytes]:
         """Returns what the file has to say of each client."""
@@ -324,6 +356,11 @@ class LiteTopics:
         if client.wild:
             await self._dispatch_all(client.group, client.parent)
 
+    async def dispatch_again(self) -> None:
+        """Makes events of all that there is to read."""
+        for client in self.registry.all():
+            await self.dispatch(client)
+
     async def dispatch_group(self, group: str) -> None:
         if self.is_wild(group):
             await self._dispatch_all(group, self._attribute(group, BIND_TOPIC))
@@ -370,6 +407,12 @@ class LiteTopics:
         if outcome == DONE:
             self.registry.settle(group, queue)
         return outcome
+
+    @property
+    def noted_to(self) -> int:
+        """Returns the end of the record in the log, of the last change of what is out; 0: those are
+        not in the log."""
+        return self._batches.noted_to
 
     def change(
         self, group: str, queue: str, pop_ms: int, offset: int, invisible_ms: int, suspend: bool

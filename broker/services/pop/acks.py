@@ -65,7 +65,8 @@ class Acks:
         Raises: what putting raises; nothing counts then."""
         if handle.is_order:
             place = topic, group, handle.queue
-            return _OF_ORDER[self._ordered.ack(place, handle.pop_ms, offsets)], 0
+            outcome = _OF_ORDER[self._ordered.ack(place, handle.pop_ms, offsets)]
+            return outcome, self._ordered.noted_to
         end = self._points.ack(_key(topic, group, handle), offsets)
         return (Outcome.DONE if end else Outcome.STALE), end
 
@@ -80,7 +81,8 @@ class Acks:
             outcome = self._ordered.change(place, handle.pop_ms, offset, visible_ms)
             if outcome != DONE:
                 return Change(_OF_ORDER[outcome])
-            return Change(Outcome.DONE, handle.pop_ms, visible_ms - handle.pop_ms, ORDER_QUEUE)
+            made_ms, end = visible_ms - handle.pop_ms, self._ordered.noted_to
+            return Change(Outcome.DONE, handle.pop_ms, made_ms, ORDER_QUEUE, end)
         ck = self._points.get(_key(topic, group, handle))
         if ck is None or offset not in ck.open_offsets():
             return Change(Outcome.STALE)

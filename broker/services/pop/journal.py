@@ -12,7 +12,7 @@ from broker.loop.safe_log import SafeLogger
 from broker.wire.jsonbody import INT, LONG, OBJECT, TEXT, JsonMember, Shape
 from pystore import files
 
-__all__ = ["read_journal"]
+__all__ = ["read_change", "read_journal"]
 
 log = SafeLogger("broker.pop")
 
@@ -20,6 +20,11 @@ _LINE = Shape(
     file=JsonMember(LONG), topic=TEXT, group=TEXT, queue=JsonMember(INT, 0), next=JsonMember(LONG),
     batch=OBJECT,
 )  # fmt: skip
+
+
+def read_change(line: bytes) -> dict[str, Any]:
+    """Reads a line of the journal. Raises: ValueError for a malformed one."""
+    return _LINE.loads(line)
 
 
 def read_journal(path: Path, saved: bytes) -> tuple[list[dict[str, Any]], bytes]:
@@ -36,7 +41,7 @@ def read_journal(path: Path, saved: bytes) -> tuple[list[dict[str, Any]], bytes]
     counts, crc = False, zlib.crc32(saved)
     for number, line in enumerate(lines, 1):
         try:
-            said = _LINE.loads(line)
+            said = read_change(line)
         except ValueError:  # the end, or a line that was not written whole
             if number < len(lines):
                 log.warning(

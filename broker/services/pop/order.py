@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import zlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 from broker.hot.core import Core
 from broker.hot.ordered import OrderedBatch, OrderedBatches, QueuePlace
 from broker.loop.safe_log import SafeLogger
-from broker.services.pop.journal import read_journal
+from broker.services.pop.journal import read_change, read_journal
 from broker.wire.jsonbody import LONG, OBJECT, TEXT, JsonMember, Shape, listed
 from pystore import files
 from pystore.errors import BadArgument
@@ -98,13 +98,17 @@ class OrderFile:
             out._take_file(path)
         changes, out.lines = read_journal(_journal_of(path), out.raw)
         for said in changes:
-            place = said["topic"] or "", said["group"] or "", said["queue"]
-            out.batches.pop(place, None)
-            out.next.pop(place, None)
-            if said["batch"] is not None:
-                out._take(place, said["batch"])
-                out.next[place] = said["next"] or 0
+            out._change(said)
         return out
+
+    def _change(self, said: Mapping[str, Any]) -> QueuePlace:
+        place = said["topic"] or "", said["group"] or "", said["queue"]
+        self.batches.pop(place, None)
+        self.next.pop(place, None)
+        if said["batch"] is not None:
+            self._take(place, said["batch"])
+            self.next[place] = said["next"] or 0
+        return place
 
     def _take_file(self, path: Path) -> None:
         try:
@@ -168,6 +172,25 @@ class OrderTable:
                 self.batches.put(place, replace(batch, acked=batch.acked | mine.acked), note=True)
             elif mine is None or batch.used_ms > mine.used_ms:
                 self.batches.put(place, batch, note=True)
+
+    def replay(
+        self, lines: Iterable[bytes], end_of: Callable[[str, int], int]
+    ) -> dict[QueuePlace, int]:
+        """Has what a master has noted in the log, the earliest first; returns where groups continue
+        by it. end_of: as load() has it. Raises: StoreError."""
+        found, changed = OrderFile(), set[QueuePlace]()
+        for line in lines:
+            try:
+                changed.add(found._change(read_change(line)))
+            except ValueError as bad:
+                log.warning("A change of ordered batches is passed over: %s", bad)
+        for place in changed:
+            batch = found.batches.get(place)
+            if batch is not None and batch.offsets[-1] < end_of(place[0], place[2]):
+                self.batches.put(place, batch, note=True)
+            else:
+                self.batches.forget(place[0], place[1], place[2])
+        return found.next
 
     def expire(self, now_ms: int) -> None:
         """Forgets those that nobody has popped for a day."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from broker.hot.check_points import ANYWHERE, MARGIN_MS, CheckPoint, CheckPoints, CorePopRules
 from broker.hot.core import Core
+from broker.hot.ordered import QueuePlace
 from broker.loop.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.groups import Groups
@@ -32,7 +33,6 @@ from broker.wire.receipts import NORMAL, RETRY_V1, RETRY_V2, is_retry_of, retry_
 from pystore import Store
 from pystore.errors import StoreError, StrayFile
 from pystore.filter.sql92 import WORK_MAX
-from pystore.format.names import LIGHT_PREFIX
 from pystore.store.timers import Timers
 
 __all__ = ["Pop"]
@@ -110,9 +110,6 @@ class Pop:
         return bool(self._config["timerWheelEnable"])
 
     def _end_of(self, topic: str, queue: int) -> int:
-        lights = self._store.lights
-        if queue == 0 and topic.startswith(LIGHT_PREFIX) and lights.is_on:
-            return (lights.range(topic) or (0, 0))[1]
         return self._store.range(topic, queue)[1]
 
     # ---- life ----
@@ -123,13 +120,21 @@ class Pop:
 
         Raises: StoreError."""
         _check_no_other_state(self._store.path / "kvStore")
-        noted = self.order.load(self._end_of)
+        self._go_on(self.order.load(self._end_of))
         self.modes.load()
-        self.go_on_at({(group, topic, q): at for (topic, group, q), at in noted.items()})
         if timers is None:
             return
+        self.replay_order(self._store.metadata.offsets_mark())
         await self._find(timers)
         self._found = True
+
+    def replay_order(self, since: int) -> None:
+        """Has the ordered batches as the master had them whose log this is. since: the log offset
+        up to which they are known. Raises: StoreError."""
+        self._go_on(self.order.replay(self.log.order_changes(since), self._end_of))
+
+    def _go_on(self, noted: Mapping[QueuePlace, int]) -> None:
+        self.go_on_at({(group, topic, q): at for (topic, group, q), at in noted.items()})
 
     async def _find(self, timers: Timers) -> None:
         """Finds what is open. Raises: StoreError."""

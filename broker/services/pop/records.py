@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from broker.hot.check_points import BATCH_MAX, NAME_MAX, CheckPoint, CheckPoints, Key
+from broker.hot.ordered import ORDER_TAG
 from broker.loop.safe_log import SafeLogger
 from broker.wire.jsonbody import INT, LONG, TEXT, JsonMember, Shape, listed, required
 from pystore import Message, Store
@@ -246,6 +247,19 @@ class ReviveLog:
     def _key_of(self, message: Message) -> Key | None:
         ck = self.checkpoint_of(message)
         return ck.key if ck is not None else None
+
+    def order_changes(self, since: int) -> Iterator[bytes]:
+        """Yields what changed of ordered batches, by the records from this place of the log on: the
+        core puts them all into queue 0 (csrc/pop/orderlog.c). Raises: StoreError."""
+        low, high = self._store.range(self.topic, 0)
+        while low < high:
+            middle = (low + high) // 2
+            if self._store.units(self.topic, 0, middle, 1)[0][0] < since:
+                low = middle + 1
+            else:
+                high = middle
+        for message in self.records(0, low, tags=ORDER_TAG):
+            yield bytes(message.body)
 
     def records(
         self, queue: int, offset: int, most: int | None = None, tags: str | None = None

@@ -13,6 +13,7 @@ from broker.remoting.client import RemotingClient
 from broker.services.broker_asker import BrokerAsker, patterns_of
 from broker.services.config import Config
 from broker.services.groups import Groups
+from broker.services.lite.lite_topics import LiteTopics
 from broker.services.offsets import ConsumerOffsets
 from broker.services.policy_access import PolicyAccess
 from broker.services.pop.modes import RequestModes
@@ -70,11 +71,12 @@ class Replication:
         order: OrderTable | None = None,
         elected: ElectedRole | None = None,
         mappings: MappingTable | None = None,
+        lite: LiteTopics | None = None,
     ) -> None:
         """Takes its part of replication. sock: bound, for slaves; None: slaves have none.
         credentials: what a slave asks its master is signed with them. guarded: access control is
-        on. modes, policies, order, mappings: of a slave, for what its master has. elected: of a
-        broker under a controller. Raises: BadArgument, StoreError."""
+        on. modes, policies, order, mappings, lite: of a slave, for what its master has. elected: of
+        a broker under a controller. Raises: BadArgument, StoreError."""
         self._store, self._elected = store, elected
         self._epochs = _epochs_of(store, elected)
         self._registration = registration
@@ -106,6 +108,7 @@ class Replication:
             )
             self._synchronizer.modes, self._synchronizer.policies = modes, policies
             self._synchronizer.order, self._synchronizer.mappings = order, mappings
+            self._synchronizer.lite = lite
             registration.on_answer = self._learn
 
     def trusts(self, host: str) -> bool:

@@ -15,6 +15,8 @@ from broker.loop.reasons import reason_of
 from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import Pieces
 from broker.services.groups import Groups
+from broker.services.lite.kept import KeptClient, clients_of
+from broker.services.lite.lite_topics import LiteTopics, is_lite
 from broker.services.names import is_system_topic
 from broker.services.offsets import ConsumerOffsets
 from broker.services.policy_access import PolicyAccess
@@ -30,7 +32,7 @@ from pystore.errors import StoreError
 from pystore.format.names import RETRY_PREFIX, SCHEDULE_TOPIC
 from pystore.meta.configfiles import version_from_json
 
-__all__ = ["Ask", "OffsetChange", "Synchronizer"]
+__all__ = ["Ask", "OffsetChange", "Synchronizer", "subscribed"]
 
 quiet = RateLimitedLogger(SafeLogger(__name__))
 
@@ -66,6 +68,17 @@ class OffsetChange(NamedTuple):
         return f"{self.what:.200} from {self.before} to {self.after}"
 
 
+async def subscribed(ask: Ask, known: str = "") -> tuple[str, list[KeptClient] | None]:
+    """Asks a broker of ours for the clients of its lite topics. Returns a mark to ask with the next
+    time; with it None as long as they are those of then, or where there are none: Java's brokers
+    tell of none. Raises: OSError, TimeoutError, ValueError."""
+    answer = await ask(Command(RequestCode.GET_BROKER_LITE_INFO, {"pystore": "1", "known": known}))
+    mark = answer.ext.get("mark") or ""
+    if answer.code != ResponseCode.SUCCESS or mark in ("", known):
+        return known, None
+    return mark, await asyncio.to_thread(clients_of, bytes(answer.body))
+
+
 class Synchronizer:
     """Of one slave."""
 
@@ -80,6 +93,9 @@ class Synchronizer:
         self.order: OrderTable | None = None
         #: Of a slave, for the mappings of static topics.
         self.mappings: MappingTable | None = None
+        #: Of who subscribes to which lite topics; None: that is not taken over.
+        self.lite: LiteTopics | None = None
+        self._subscribed = ""
         #: Rounds until users are looked at again whose names and kinds have not changed.
         self._users_in = 0
         #: Digests of what was taken over last, by request.
@@ -120,12 +136,26 @@ class Synchronizer:
             except (OSError, TimeoutError, ValueError, StoreError, Refused) as failed:
                 problems.append(f"request {code}: {reason_of(failed)}")
                 quiet.warning(code, "To the master, %s", problems[-1])
-        try:
-            await self._look_at_users()
-        except (OSError, TimeoutError, ValueError, StoreError) as failed:
-            problems.append(f"users: {reason_of(failed)}")
-            quiet.warning("users", "Users are not taken over from the master: %s", failed)
+        for what, look in (("Users", self._look_at_users), ("Subscriptions", self._subscriptions)):
+            try:
+                await look()
+            except (OSError, TimeoutError, ValueError, StoreError) as failed:
+                problems.append(f"{what.lower()}: {reason_of(failed)}")
+                quiet.warning(what, "%s are not taken over from the master: %s", what, failed)
         return problems
+
+    # ---- lite topics ----
+
+    async def _subscriptions(self) -> None:
+        """Has the clients of the master's lite topics, which has changed the file of them since.
+        Raises: OSError, TimeoutError, ValueError, StoreError."""
+        lite = self.lite
+        if lite is None or not lite.is_on:
+            return
+        mark, clients = await subscribed(self._ask, self._subscribed)
+        if clients is not None:
+            await lite.take_over(clients, all_there_are=True)
+        self._subscribed = mark
 
     # ---- users ----
 
@@ -206,6 +236,8 @@ class Synchronizer:
             ):
                 await pieces.next()
                 self._topics.delete(row.name)
+                if self.lite is not None and is_lite(row.attributes):
+                    await self.lite.delete_below(row.name)
 
     async def _take_mappings(self, body: Mapping[str, Any]) -> None:
         """Replaces our mappings of static topics. Upstream's slaves take none, and serve a logical

@@ -1,0 +1,105 @@
+"""Lite topics at a slave: it hands nothing out, and knows what a master has to know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pairs import master_of, slave_of, until_alike
+from test_acting import ask, put_at
+from waiting import until
+
+from broker import Broker, NameServer
+from broker.hot.ordered import OrderedBatch
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode as Code
+from broker.wire.command import Command
+
+QUEUE = "%LMQ%$orders$n"
+
+
+def subscribe(broker: Broker, action: str, *names: str) -> None:
+    row = {"action": action, "clientId": "c", "group": "g", "topic": "orders",
+           "liteTopicSet": names}  # fmt: skip
+    body = mqjson.dumps({"subscriptionSet": [row]})
+    assert ask(broker, Code.LITE_SUBSCRIPTION_CTL, {}, body).code == 0
+
+
+def pop(broker: Broker) -> Command:
+    ext = {"clientId": "c", "consumerGroup": "g", "topic": "orders", "maxMsgNum": "32",
+           "invisibleTime": "3600000", "pollTime": "0"}  # fmt: skip
+    return ask(broker, Code.POP_LITE_MESSAGE, ext)
+
+
+def ack(broker: Broker, offset: int, pop_ms: str) -> int:
+    ext = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "offset": str(offset),
+           "liteTopic": "n", "extraInfo": f"0 {pop_ms} 3600000 999 0 b 0 {offset}"}  # fmt: skip
+    return ask(broker, Code.ACK_MESSAGE, ext).code
+
+
+def out(broker: Broker) -> OrderedBatch | None:
+    async def get() -> OrderedBatch | None:
+        assert broker.services.pop is not None
+        return broker.services.pop.order.batches.get((QUEUE, "g", 0))
+
+    return broker.run(get())
+
+
+def test_a_slave_has_lite_topics_as_its_master_and_hands_nothing_out(tmp_path: Path) -> None:
+    with (
+        NameServer.in_thread(listenPort=0, bindAddress="127.0.0.1") as names,
+        master_of(tmp_path / "m", f"127.0.0.1:{names.port}") as master,
+        slave_of(tmp_path / "s", f"127.0.0.1:{names.port}") as slave,
+    ):
+        master.create_topic("orders", message_type="LITE")
+        master.create_group("g", lite_of="orders")
+        for key in "abc":
+            put_at(master, key, __LITE_TOPIC="n")
+        subscribe(master, "COMPLETE_ADD", "n", "other")
+        popped = pop(master)
+        assert ack(master, 0, popped.ext["popTime"]) == 0
+        until_alike(master, slave)
+        lites = [each.services.lite for each in (master, slave)]
+        assert lites[0] is not None and lites[1] is not None
+        of_master, of_slave = lites[0], lites[1]
+        until(lambda: (tmp_path / "m/config/liteSubscriptions.json").exists(), "subscriptions")
+        replication = slave.services.replication
+        assert replication is not None
+
+        def take_over() -> None:
+            assert slave.run(replication.take_all()) == []
+
+        take_over()
+        assert slave.services.offsets.get("g", QUEUE, 0) == 1
+        batch = out(slave)
+        assert batch is not None and batch == out(master)
+        assert slave.run(_queues(slave)) == [QUEUE, "%LMQ%$orders$other"]
+        assert (pop(slave).code, ack(slave, 1, popped.ext["popTime"])) == (14, 14)
+
+        subscribe(master, "COMPLETE_REMOVE")
+        until(lambda: of_master.registry.totals().changes == of_master._saved, "no subscriptions")
+        take_over()
+        assert of_slave.registry.totals().pairs == 0
+        assert ask(master, Code.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}).code == 0
+        take_over()
+        assert (of_master.lights.count, of_slave.lights.count) == (0, 0)
+
+
+async def _queues(broker: Broker) -> list[str]:
+    assert broker.services.lite is not None
+    return sorted(broker.services.lite.registry.queues("g", "c"))
+
+
+def test_a_master_that_is_cut_off_hands_nothing_out(tmp_path: Path) -> None:
+    with Broker(tmp_path / "m", listenPort=0) as master:
+        master.create_topic("orders", message_type="LITE")
+        master.create_group("g", lite_of="orders")
+        put_at(master, "a", __LITE_TOPIC="n")
+        subscribe(master, "COMPLETE_ADD", "n")
+        popped = pop(master)
+        assert popped.code == 0  # the core knows the group
+
+        async def cut_off() -> None:
+            master.services.core.lead_until(0.0)
+
+        master.run(cut_off())
+        assert (pop(master).code, ack(master, 0, popped.ext["popTime"])) == (14, 14)
