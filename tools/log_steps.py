@@ -26,6 +26,15 @@ STEPS: dict[str, str] = {
     "Cannot look at the cold tier %s: %s": _NETWORK,
     "The cold tier rests after an error: %s": _NETWORK,
     "The cold tier rests after a defect": _DEFECT,
+    "The disk was full: %d bytes of the log are gone that the cold tier does not have":
+        "give the disk room, or set tieredWhenFull=REFUSE ([cold.md](cold.md))",
+    "Nothing is written out of a queue: %s":
+        "see whose messages the tier has: `pystore cold ls`; then `pystore cold rm`, or another"
+        " address",
+    "Nothing is written out any more: there is a later master: %s":
+        "nothing, if another broker of that name leads",
+    "Another broker writes to the cold tier: %s":
+        "make sure that one master of that name writes there",
     # ---- access control ----
     "The access list did not change, the old rules hold: %s": "correct the file; it is read again",
     "%s: %s: it is written again": _FILE,

@@ -131,13 +131,16 @@ class Manifest(NamedTuple):
             last=last.last,
         )  # fmt: skip
 
-    def kept_from(self, low: int, epoch: int, writer: int) -> Manifest:
-        """Returns the next version, without the segments that end at or before a queue offset."""
+    def without(self, low: int) -> Manifest:
+        """Returns it without the segments that end at or before a queue offset."""
         return self._replace(
-            version=self.version + 1, epoch=epoch, writer=writer, low=max(self.low, low),
-            pages=tuple(page for page in self.pages if page.end > low),
+            low=max(self.low, low), pages=tuple(page for page in self.pages if page.end > low),
             rows=tuple(row for row in self.rows if row.end > low),
         )  # fmt: skip
+
+    def kept_from(self, low: int, epoch: int, writer: int) -> Manifest:
+        """Returns the next version, without the segments that end at or before a queue offset."""
+        return self.without(low)._replace(version=self.version + 1, epoch=epoch, writer=writer)
 
     def emptied(self, epoch: int, writer: int) -> Manifest:
         """Returns the next version, of a queue that was deleted: what is made under its name begins

@@ -7,8 +7,11 @@ of a manifest is made once, and who comes second hears of it (TierTaken).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import Protocol
 
 from pystore.cold.failures import TierTaken
 from pystore.cold.manifest import SEGMENT_MAX, Manifest, Row
@@ -21,13 +24,15 @@ from pystore.store._messages import Batch
 from pystore.store._reading import Base
 from pystore.store._results import QueueInfo
 
-__all__ = ["PushReport", "QueuePusher", "continues", "push"]
+__all__ = ["Paces", "PushReport", "QueuePusher", "continues", "push"]
 
 SEGMENT_BYTES = 16 << 20
 _MESSAGES = 1 << 17
 #: So many bytes of segments go with one manifest, where there is much to write out.
 _BYTES_A_MANIFEST = 128 << 20
 _STEPS_OVER = 1000
+#: Segments that are written at once.
+_AT_ONCE = 4
 
 
 @dataclass(slots=True)
@@ -60,10 +65,13 @@ def push(
         for q in source.queues()
         if is_kept(q.topic, tier.cluster, tier.broker) and (not chosen or q.topic in chosen)
     ]
-    for done, queue in enumerate(queues):
-        if progress is not None:
-            progress(done, len(queues))
-        QueuePusher(source, tier, queue, report, segment_bytes, epoch).run()
+    with ThreadPoolExecutor(_AT_ONCE, "pystore-push") as pool:
+        for done, queue in enumerate(queues):
+            if progress is not None:
+                progress(done, len(queues))
+            QueuePusher(
+                source, tier, queue, report, pool, segment_bytes=segment_bytes, epoch=epoch
+            ).run()
     return report
 
 
@@ -83,41 +91,66 @@ def continues(source: Base, manifest: Manifest, queue: QueueInfo) -> bool:
     return crc_of(record) == manifest.last
 
 
+class Paces(Protocol):
+    """Who holds a writer back, or ends it."""
+
+    def pass_bytes(self, count: int) -> None:
+        """Returns when so many bytes may be written. Raises: what ends the writer."""
+
+
+class _NoPace:
+    def pass_bytes(self, count: int) -> None:
+        return
+
+
 class QueuePusher:
-    """Writes out one queue. to: the queue offset to stop at; None: what the store has."""
+    """Writes out one queue. to: the queue offset to stop at; None: what the store has. pool: whose
+    threads write segments, several at a time."""
 
     def __init__(
-        self, source: Base, tier: Tier, queue: QueueInfo, report: PushReport,
+        self, source: Base, tier: Tier, queue: QueueInfo, report: PushReport, pool: Executor, *,
         segment_bytes: int = SEGMENT_BYTES, epoch: int = 0, to: int | None = None,
+        pace: Paces | None = None,
     ) -> None:  # fmt: skip
         self._source = source
         self._tier = tier
         self._queue = queue
         self._report = report
+        self._pool = pool
         self._segment_bytes = segment_bytes
         self._epoch = epoch
         self._to = queue.max_offset if to is None else min(to, queue.max_offset)
+        self._pace: Paces = pace or _NoPace()
 
     def run(self) -> Manifest:
         """Writes everything out; returns the queue's manifest. Raises: TierTaken, TierUnreachable,
         BadArgument."""
-        topic, number = self._queue.topic, self._queue.queue
-        manifest = self._tier.manifest(topic, number, fresh=True)
+        before = self._tier.manifest(self._queue.topic, self._queue.queue, fresh=True)
+        manifest = self.step(before)
+        while manifest.version != before.version and manifest.end < self._to:
+            before, manifest = manifest, self.step(manifest)
+        self._report.queues += manifest.version > 0 and manifest.writer == self._tier.writer
+        return manifest
+
+    def step(self, manifest: Manifest, *, whole: bool = False, expired: int = 0) -> Manifest:
+        """Writes the next segments and their manifest, and returns that; the one that was given
+        where nothing is to be written. whole: only segments of segment_bytes. expired: the queue
+        offset below which segments go from the manifest, with the new ones. Raises: as run."""
         self._check(manifest)
         if manifest.epoch > self._epoch:
+            topic, number = self._queue.topic, self._queue.queue
             raise TierTaken(
                 f"{topic}/{number} was written to in epoch {manifest.epoch}, and this writer is of"
                 f" epoch {self._epoch}",
                 self._tier.objects.address,
             )
-        wrote = False
-        while rows := self._rows(manifest):
-            manifest = manifest.with_rows(tuple(rows), self._epoch, self._tier.writer)
-            manifest = self._tier.publish(manifest)
-            wrote = True
-            self._report.objects += 1
-        self._report.queues += wrote
-        return manifest
+        rows = self._rows(manifest, whole)
+        if not rows:
+            return manifest
+        made = manifest.with_rows(tuple(rows), self._epoch, self._tier.writer)
+        made = self._tier.publish(made.without(expired) if expired else made)
+        self._report.objects += 1
+        return made
 
     def _check(self, manifest: Manifest) -> None:
         """Checks that the queue is the one whose beginning the tier has. Raises: BadArgument."""
@@ -134,46 +167,71 @@ class QueuePusher:
             )
             raise error
 
-    def _rows(self, manifest: Manifest) -> list[Row]:
+    def _rows(self, manifest: Manifest, whole: bool) -> list[Row]:
         """Writes segments for the next manifest; none: everything is written."""
         rows: list[Row] = []
-        at, base, total = max(manifest.end, self._queue.min_offset), manifest.next_base, 0
-        while at < self._to and total < _BYTES_A_MANIFEST:
-            batch = self._batch(at)
-            if not batch:
-                if batch.next_offset <= at:
+        sent: deque[tuple[Row, Future[bool]]] = deque()
+        start = at = max(manifest.end, self._queue.min_offset)
+        first = base = manifest.next_base
+        tries = 0
+        # Another writer may have left segments behind: then the first one goes alone.
+        strange = manifest.writer != self._tier.writer
+        try:
+            while True:
+                most = 1 if strange and not rows else _AT_ONCE
+                while len(sent) < most and base - first < _BYTES_A_MANIFEST:
+                    batch = self._batch(at)
+                    if batch is None or (whole and batch.next_offset >= self._to):
+                        break
+                    row, data = make_segment(batch, base, self._epoch)
+                    self._pace.pass_bytes(row.size)
+                    sent.append((row, self._pool.submit(self._put, base, data)))
+                    at, base = row.end, row.base + row.size
+                if not sent:
                     break
-                at = batch.next_offset
-                continue
-            row = self._write(batch, base)
-            self._report.holes += row.first - (rows[-1].end if rows else max(
-                manifest.end, self._queue.min_offset))  # fmt: skip
-            rows.append(row)
-            at, base, total = row.end, row.base + row.size, total + row.size
+                row, done = sent.popleft()
+                if done.result():
+                    rows.append(row)
+                    continue
+                # An object that stands in its place is of a writer that was killed, or is about to
+                # write its manifest: it is stepped over, with what would have come after it, and a
+                # collector takes it once it is a day old.
+                wait(each for _, each in sent)
+                sent.clear()
+                at, tries = row.first, tries + 1
+                if tries == _STEPS_OVER:
+                    raise self._crowded()
+        finally:
+            wait(each for _, each in sent)
+        for row in rows:
+            self._report.objects += 1
+            self._report.messages += row.count
+            self._report.bytes += row.size
+            self._report.holes += row.first - start
+            start = row.end
         return rows
 
-    def _batch(self, at: int) -> Batch:
-        most = min(self._to - at, _MESSAGES)
-        return self._source.read(
-            self._queue.topic, self._queue.queue, at, max_messages=most,
-            max_bytes=self._segment_bytes,
-        )  # fmt: skip
+    def _put(self, base: int, data: bytearray) -> bool:
+        key = self._tier.key_of(self._queue.topic, self._queue.queue, base)
+        return self._tier.objects.put_new(key, data)
 
-    def _write(self, batch: Batch, base: int) -> Row:
-        """Writes the segment of a batch. An object that stands in its place is of a writer that was
-        killed, or is about to write its manifest: it is stepped over, and a collector takes it once
-        it is a day old."""
-        topic, number = self._queue.topic, self._queue.queue
-        for _ in range(_STEPS_OVER):
-            row, data = make_segment(batch, base, self._epoch)
-            if self._tier.objects.put_new(self._tier.key_of(topic, number, base), data):
-                self._report.objects += 1
-                self._report.messages += row.count
-                self._report.bytes += row.size
-                return row
-            base += row.size
-        raise TierTaken(
-            f"{_STEPS_OVER} objects that no manifest names lie where segments of {topic}/{number}"
-            " would go",
+    def _crowded(self) -> TierTaken:
+        return TierTaken(
+            f"{_STEPS_OVER} objects that no manifest names lie where segments of"
+            f" {self._queue.topic}/{self._queue.queue} would go",
             self._tier.objects.address,
         )
+
+    def _batch(self, at: int) -> Batch | None:
+        """Returns the next messages from an offset on; None: there are none."""
+        while at < self._to:
+            batch = self._source.read(
+                self._queue.topic, self._queue.queue, at,
+                max_messages=min(self._to - at, _MESSAGES), max_bytes=self._segment_bytes,
+            )  # fmt: skip
+            if batch:
+                return batch
+            if batch.next_offset <= at:
+                return None
+            at = batch.next_offset
+        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ from pystore.cold.segment import check_segment, excerpt, units_of_row
 from pystore.cold.tier import Tier
 from pystore.native import ffi
 
-__all__ = ["TierAudit", "collect", "orphans", "remove", "verify"]
+__all__ = ["TierAudit", "collect", "expired_below", "orphans", "remove", "verify"]
 
 #: What no manifest names may belong to a writer that is about to write its manifest, and what an
 #: older manifest names to a reader that has not looked for a newer one.
@@ -126,20 +126,27 @@ def remove(
             if manifest.end or manifest.segments:
                 tier.publish(manifest.emptied(later, tier.writer))
             continue
-        old = _older(tier.rows(manifest, 0, 1 << 62), before)
-        if old:
-            taken += len(old)
-            tier.publish(manifest.kept_from(old[-1].end, later, tier.writer))
+        low = expired_below(tier, manifest, before)
+        if low > manifest.start:
+            kept = manifest.kept_from(low, later, tier.writer)
+            taken += manifest.segments - kept.segments
+            tier.publish(kept)
     return taken
 
 
-def _older(rows: Iterable[Row], before: int) -> list[Row]:
-    found = []
-    for row in rows:
+def expired_below(tier: Tier, manifest: Manifest, before: int) -> int:
+    """Returns the queue offset at which the first segment begins whose newest message was stored at
+    `before`, in ms, or later. Raises: TierUnreachable, TierDamaged."""
+    first = manifest.start
+    for page in manifest.pages:
+        if page.time_max >= before:
+            break
+        first = page.end
+    for row in tier.rows(manifest, first, 1 << 62):
         if row.time_max >= before:
             break
-        found.append(row)
-    return found
+        first = row.end
+    return first
 
 
 # ---- what no manifest names ----

@@ -12,46 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from duty_kit import FailingObjects
 
 import pystore
 from pystore.cold.failures import TierUnreachable
-from pystore.cold.objects import ObjectStore, open_objects
+from pystore.cold.objects import open_objects
 from pystore.cold.push import push
 from pystore.cold.reader import ColdReader
 from pystore.cold.tier import Tier, new_tier
 from pystore.cold.upkeep import collect, verify
-
-CALLS = frozenset({"get", "put_new", "find", "delete"})
-
-
-class FailingObjects:
-    """An object store whose calls fail when `fails` says so. late: after the call has had its
-    effect, as when its answer is lost."""
-
-    def __init__(self, objects: ObjectStore, fails: Any, *, late: bool) -> None:
-        self._objects, self._fails, self._late = objects, fails, late
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._objects, name)
-        if name not in CALLS:
-            return found
-
-        def call(*args: Any, **more: Any) -> Any:
-            fails = self._fails()
-            if fails and not self._late:
-                raise TierUnreachable("the store is away", name)
-            done = found(*args, **more)
-            if fails:
-                raise TierUnreachable("the answer was lost", name)
-            return done
-
-        return call
 
 
 @pytest.fixture
 def source(filled: Path) -> Any:
     with pystore.Reader(filled) as reader:
         yield reader
+
+
+def _when(late: bool) -> str:
+    return "after" if late else "before"
 
 
 def tier_of(root: Path) -> Tier:
@@ -80,9 +59,8 @@ def test_a_writer_that_ends_at_any_step_loses_nothing(
     step = 0
     while True:
         root = tmp_path / f"{step}"
-        tier, left = tier_of(root), iter([False] * step + [True])
-        fails = partial(next, left, False)
-        tier.objects = FailingObjects(tier.objects, fails, late=late)
+        tier, left = tier_of(root), iter([""] * step + [_when(late)])
+        tier.objects = FailingObjects(tier.objects, partial(next, left, ""))
         try:
             push(source, tier, topics=["orders"], segment_bytes=16 << 10)
         except TierUnreachable:
@@ -101,7 +79,9 @@ def test_a_store_that_fails_now_and_then_gets_everything_once(
     rng, runs = random.Random(5), 0
     while True:
         tier = tier_of(tmp_path / "cold")
-        tier.objects = FailingObjects(tier.objects, lambda: rng.random() < 0.05, late=late)
+        tier.objects = FailingObjects(
+            tier.objects, lambda: _when(late) if rng.random() < 0.05 else ""
+        )
         try:
             done = push(source, tier, topics=["orders"], segment_bytes=4096)
         except TierUnreachable:
@@ -125,10 +105,12 @@ def test_an_object_that_does_not_fit_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_reads_a_store_loads_nothing_of_the_tier(filled: Path):
+def test_who_has_no_tier_loads_nothing_of_it(filled: Path, tmp_path: Path):
     code = (
         "import sys, pystore\n"
         f"with pystore.Reader({str(filled)!r}) as reader: reader.read('orders', 0, 0)\n"
+        "from broker import Broker\n"
+        f"with Broker({str(tmp_path)!r}, listenPort=0): pass\n"
         "print([name for name in sys.modules if 'cold' in name or name == 'obstore'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

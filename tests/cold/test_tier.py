@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -187,9 +188,9 @@ def test_what_is_taken_away_is_gone_and_the_rest_stays(pushed: str):
 
 def test_taking_away_leaves_each_queue_in_its_epoch(filled: Path, tmp_path: Path):
     tier = tier_of(str(tmp_path / "cold"))
-    with pystore.Reader(filled) as store:
+    with pystore.Reader(filled) as store, ThreadPoolExecutor(1) as pool:
         for queue in store.queues("orders"):
-            QueuePusher(store, tier, queue, PushReport(), epoch=5 - queue.queue).run()
+            QueuePusher(store, tier, queue, PushReport(), pool, epoch=5 - queue.queue).run()
     remove(tier, "orders")
     assert [tier.manifest("orders", queue).epoch for queue in range(3)] == [5, 4, 3]
 

@@ -9,8 +9,11 @@ import time
 
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
+from broker.services.cold.behind import Behind
 from broker.services.cold.handle import TierHandle
-from broker.services.cold.limits import storage_level
+from broker.services.cold.limits import limits_of, storage_level
+from broker.services.cold.pace import WriterStopped
+from broker.services.cold.uploads import Uploads
 from broker.services.context import Services
 from pystore.errors import StoreClosed, StoreError
 
@@ -23,7 +26,9 @@ _quiet = RateLimitedLogger(log)
 LOOK_S = 600.0
 #: From one round to the next, and after one that failed, at most.
 _ROUND_S, _PAUSE_MAX_S = 1.0, 60.0
-#: How long an end waits for a request that is under way; it writes nothing else afterwards.
+#: A round of many queues is so rare that it takes this share of a processor.
+_SHARE = 0.05
+#: How long an end waits for a request that is under way; nothing else is written afterwards.
 _END_S = 10.0
 
 
@@ -34,12 +39,26 @@ class Cold:
     def __init__(self, s: Services, epoch: int) -> None:
         """Holds back retention. epoch: of the master under a controller, 0 without one."""
         self._store, self._settings = s.store, s.settings
-        self._store.keep_beyond(0)  # until it is known what is out there
-        self.handle = TierHandle(
-            s.store, str(s.settings["tieredStoreFilePath"]), s.cluster, s.broker_name
-        )
+        address = str(s.settings["tieredStoreFilePath"])
+        self.handle = TierHandle(s.store, address, s.cluster, s.broker_name)
+        self.behind = Behind(s.store, self.handle, s.cluster, s.broker_name)
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
+        #: Set while nothing is to be written out.
+        self._resting = threading.Event()
+        self._resting.set()
+        #: Held while something is.
+        self._writing = threading.Lock()
+        self.uploads = Uploads(s, self.handle, self.behind, epoch, self._resting)
+        #: Why the last round failed; None: it did not.
+        self.trouble: Exception | None = None
+        #: Bytes that a full disk has taken although they were not out.
+        self.let_go = 0
+        #: Below it nothing is missed that is gone.
+        self._told = s.store.info().log_min
+        #: How long the last round took to look.
+        self._looking_s = 0.0
+        self._hold()  # until it is known what is out there, everything
 
     @property
     def level(self) -> str:
@@ -56,34 +75,76 @@ class Cold:
     async def stop(self) -> None:
         """Ends the thread, or lets it end with the request that is under way."""
         self._stopping.set()
+        self._resting.set()
         thread, self._thread = self._thread, None
         if thread is not None:
             await asyncio.to_thread(thread.join, _END_S)
+        self.uploads.close()
 
     def lead(self) -> None:
-        """Begins to write out."""
+        """Begins to write out, after a look at what the master before has written."""
+        self.handle.looked_s = None
+        self.uploads.fenced = False
+        self._resting.clear()
 
-    def follow(self) -> None:
-        """Ends writing out."""
+    async def follow(self) -> None:
+        """Ends writing out; what is under way is no more than a request."""
+        self._resting.set()
+        await asyncio.to_thread(self._wait_written)
+
+    def _wait_written(self) -> None:
+        if self._writing.acquire(timeout=_END_S):
+            self._writing.release()
 
     # ---- the thread ----
 
     def _run(self) -> None:
-        pause_s = _ROUND_S
+        pause_s = failed_s = _ROUND_S
         while not self._stopping.wait(pause_s):
             try:
-                self._round()
+                more = self.round()
+                pause_s = 0.0 if more else max(_ROUND_S, self._looking_s / _SHARE)
+                failed_s, self.trouble = _ROUND_S, None
+            except WriterStopped:
                 pause_s = _ROUND_S
             except StoreClosed:
                 return
             except StoreError as failed:
                 _quiet.warning(type(failed), "The cold tier rests after an error: %s", failed)
-                pause_s = min(2 * pause_s, _PAUSE_MAX_S)
-            except Exception:
+                self.trouble = failed
+                pause_s = failed_s = min(2 * failed_s, _PAUSE_MAX_S)
+            except Exception as defect:
                 log.exception("The cold tier rests after a defect")
-                pause_s = _PAUSE_MAX_S
+                self.trouble, pause_s = defect, _PAUSE_MAX_S
 
-    def _round(self) -> None:
-        looked_s = self.handle.looked_s
-        if looked_s is None or time.monotonic() - looked_s >= LOOK_S:
-            self.handle.look()
+    def round(self) -> bool:
+        """Looks at the tier and at the store, and writes out; returns whether there is more at
+        once. Raises: WriterStopped, StoreError."""
+        handle, began_s = self.handle, time.monotonic()
+        self._hold()
+        tier = handle.tier
+        if tier is None or handle.looked_s is None or began_s - handle.looked_s >= LOOK_S:
+            tier = handle.look()
+        handle.see_deletions()
+        self.behind.look()
+        self._hold()
+        self._looking_s = time.monotonic() - began_s
+        if self._resting.is_set():
+            return False
+        try:
+            with self._writing:
+                return self.uploads.round(tier)
+        finally:
+            self._hold()
+
+    def _hold(self) -> None:
+        """Tells the store how far everything is out, and says what a full disk has taken beyond."""
+        border, log_min = self.behind.out_to, self._store.info().log_min
+        if log_min > self._told:
+            self.let_go += log_min - self._told
+            log.warning(
+                "The disk was full: %d bytes of the log are gone that the cold tier does not have",
+                log_min - self._told,
+            )
+        self._told = max(border, log_min)
+        self._store.keep_beyond(border, lets_go=limits_of(self._settings).lets_go)

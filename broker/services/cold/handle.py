@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from broker.loop.safe_log import SafeLogger
-from pystore import Store
+from pystore import QueueInfo, Store
 from pystore.cold.failures import NotATier
 from pystore.cold.manifest import Manifest
 from pystore.cold.places import MANIFESTS
@@ -21,6 +21,9 @@ from pystore.cold.tier import QueueSpan, Tier, find_brokers, new_tier, span_of
 __all__ = ["TierHandle"]
 
 log = SafeLogger("broker.cold")
+
+#: A topic whose deletion was asked for is gone by then, or that failed.
+_SOON_S = 60.0
 
 
 class TierHandle:
@@ -35,8 +38,10 @@ class TierHandle:
         self._names = cluster, broker
         self._looking = threading.Lock()
         self._spans: dict[tuple[str, int], QueueSpan] = {}
-        #: Topics that were deleted, and whose queues in the tier are of before.
-        self._hidden: set[str] = set()
+        #: Topics that were deleted, and whose queues in the tier are of before; when that was seen,
+        #: on the monotonic clock.
+        self.hidden: dict[str, float] = {}
+        self._deleted: dict[str, int] = {}
         self.tier: Tier | None = None
         #: Why the tier could not be looked at the last time; None: it could.
         self.trouble: Exception | None = None
@@ -50,14 +55,23 @@ class TierHandle:
     def span(self, topic: str, queue: int) -> QueueSpan | None:
         """Returns what the tier has of a queue; None: nothing that is known of, or of a topic that
         was deleted since."""
-        return None if topic in self._hidden else self._spans.get((topic, queue))
+        return None if topic in self.hidden else self._spans.get((topic, queue))
 
     def spans(self) -> list[QueueSpan]:
-        return [each for each in list(self._spans.values()) if each.topic not in self._hidden]
+        return [each for each in list(self._spans.values()) if each.topic not in self.hidden]
 
     def hide(self, topic: str) -> None:
         """Hides a topic that is deleted, whose name may be used again at once."""
-        self._hidden.add(topic)
+        self.hidden[topic] = time.monotonic()
+
+    def show(self, topic: str) -> None:
+        """Shows a topic again: nothing of before is in the tier any more."""
+        self.hidden.pop(topic, None)
+
+    def queues_of(self, topic: str) -> list[int]:
+        """Returns the queues that the tier knows of a topic, whether it is hidden or not."""
+        tier = self.tier
+        return [] if tier is None else [queue for name, queue in tier.queues() if name == topic]
 
     def note(self, manifest: Manifest) -> None:
         """Takes over a manifest that this broker has written."""
@@ -77,7 +91,7 @@ class TierHandle:
                 tier = self._listed()
                 for manifest in tier.load_all():
                     self.note(manifest)
-                self._hide_past(tier)
+                self._hide_past(tier, self._store.deletions())
             except Exception as failed:
                 if self.trouble is None:
                     log.warning("Cannot look at the cold tier %s: %s", self.address, failed)
@@ -109,19 +123,34 @@ class TierHandle:
                 raise error
         return tier
 
-    def _hide_past(self, tier: Tier) -> None:
-        """Hides queues of topics that were deleted, unless they are of after that."""
+    def see_deletions(self) -> None:
+        """Hides topics that were deleted since the last look, by whomever. Raises: StoreError."""
         deleted = self._store.deletions()
-        hidden = set()
+        if self.tier is not None and deleted != self._deleted:
+            with self._looking:
+                self._hide_past(self.tier, deleted)
+
+    def _hide_past(self, tier: Tier, deleted: dict[str, int]) -> None:
+        """Hides queues of topics that were deleted, unless they are of after that. A topic that is
+        about to be deleted stays hidden for a while."""
+        now_s = time.monotonic()
         for topic, queue in tier.queues():
             if topic in deleted and not self.is_present(tier.manifest(topic, queue)):
-                hidden.add(topic)
-        self._hidden = hidden | {topic for topic in self._hidden if topic not in deleted}
+                self.hidden.setdefault(topic, now_s)
+        for topic, since_s in list(self.hidden.items()):
+            if topic not in deleted and self._store.queues(topic) and now_s > since_s + _SOON_S:
+                self.show(topic)
+        self._deleted = deleted
 
     def is_present(self, manifest: Manifest) -> bool:
         """Says whether a queue of the tier is the one that the store has, of a topic that was
         deleted once. Raises: StoreError."""
         if not manifest.end and not manifest.segments:
             return True
-        same = [q for q in self._store.queues(manifest.topic) if q.queue == manifest.queue]
-        return bool(same) and continues(self._store, manifest, same[0])
+        found = [q for q in self._store.queues(manifest.topic) if q.queue == manifest.queue]
+        return bool(found) and continues(self._store, manifest, found[0])
+
+    def is_same(self, info: QueueInfo) -> bool:
+        """Says whether a queue of the store is the one of the tier. Raises: StoreError."""
+        assert self.tier is not None
+        return continues(self._store, self.tier.manifest(info.topic, info.queue), info)

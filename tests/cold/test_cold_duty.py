@@ -1,0 +1,169 @@
+"""What a broker does for its cold tier: what goes out and when, and what may go locally."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from duty_kit import SEGMENT, bodies_of, cold_of, manifest_of, opened, settle, tier_of
+
+import pystore
+from broker.services.cold.pace import PutBudget
+from pystore.cold.failures import NotATier
+from pystore.cold.reader import ColdReader
+from pystore.cold.upkeep import collect, verify
+from pystore.native import lib
+
+
+def fill(store: pystore.Store, topic: str = "orders", count: int = 300, queues: int = 3) -> None:
+    for number in range(count):
+        store.put(topic, f"{topic} {number} ".encode() * 20, queue=number % queues)
+
+
+def test_what_no_slave_has_is_not_written_out(tmp_path: Path):
+    with opened(tmp_path / "store") as store:
+        fill(store)
+        store.flush()
+        lib.ps_want_copies(store.c_handle(), 1, 100)
+        cold = cold_of(store, tmp_path / "cold")
+        for _ in range(3):
+            cold.round()
+        assert (cold.handle.spans(), cold.behind.out_to) == ([], 0)
+        lib.ps_want_copies(store.c_handle(), 0, 100)
+        settle(cold, store)
+        assert sum(span.end for span in cold.handle.spans()) == 300
+
+
+def test_retention_deletes_what_is_out_and_nothing_else(tmp_path: Path):
+    with opened(tmp_path / "store") as store:
+        cold = cold_of(store, tmp_path / "cold")
+        fill(store)
+        store.flush()
+        assert store.clean(immediate=True).log_files == 0
+        settle(cold, store)
+        fill(store, "later", 1)  # is not out, and lies in the last segment
+        assert store.clean(immediate=True).log_min == store.info().log_max // SEGMENT * SEGMENT
+        everything = bodies_of(ColdReader(tmp_path / "cold"), "orders")
+        assert len(everything) == 300
+        assert bodies_of(store, "orders").items() <= everything.items()
+
+
+def test_a_disk_that_is_full_lets_go_only_if_it_is_told_to_and_says_so(tmp_path: Path):
+    with opened(tmp_path / "store") as store:
+        away = "s3a://nowhere.invalid"
+        fill(store)
+        store.flush()
+        for policy, gone in (("REFUSE", False), ("LET_GO", True)):
+            cold = cold_of(store, away, tieredWhenFull=policy)
+            assert (store.clean(immediate=True).log_files > 0) == gone
+        cold._hold()
+        assert cold.let_go == store.info().log_min > 0
+
+
+def test_a_topic_made_again_shows_nothing_of_before(tmp_path: Path):
+    with opened(tmp_path / "store") as store:
+        cold = cold_of(store, tmp_path / "cold")
+        fill(store)
+        settle(cold, store)
+        store.delete_topic("orders")
+        store.put("orders", b"new", queue=0)
+        assert cold.handle.spans() != []
+        cold.handle.see_deletions()
+        assert cold.handle.spans() == []
+        settle(cold, store)
+        assert [(s.queue, s.start, s.end) for s in cold.handle.spans()] == [(0, 0, 1)]
+        assert bodies_of(ColdReader(tmp_path / "cold"), "orders") == {(0, 0): b"new"}
+    assert verify(tier_of(tmp_path / "cold")).wrong == []
+
+
+def test_a_broker_with_an_empty_disk_takes_nothing_from_the_tier(tmp_path: Path):
+    with opened(tmp_path / "lost") as store:
+        fill(store)
+        settle(cold_of(store, tmp_path / "cold"), store)
+    with opened(tmp_path / "store") as store:
+        cold = cold_of(store, tmp_path / "cold")
+        store.put("orders", b"new", queue=0)
+        store.flush()
+        for _ in range(3):
+            cold.round()
+        assert list(cold.uploads.counts.strange) == [("orders", 0)]
+        assert store.clean(immediate=True).log_files == 0
+    assert len(bodies_of(ColdReader(tmp_path / "cold"), "orders")) == 300
+
+
+@pytest.mark.parametrize("own", [None, "1"])
+def test_messages_stay_as_long_as_their_topic_says(tmp_path: Path, own: str | None):
+    """A default of no time at all takes everything but what has a time of its own; and a queue of
+    which nothing is left goes on where it was."""
+    reserve = {"orders": own} if own else {}
+    with opened(tmp_path / "store") as store:
+        fill(store)
+        settle(cold_of(store, tmp_path / "cold"), store)
+        cold = cold_of(store, tmp_path / "cold", tieredStoreFileReservedTime=0, reserve=reserve)
+        cold.uploads._collect_s = 0.0
+        cold.round()
+        left = manifest_of(tmp_path / "cold", "orders")
+        assert (left.segments > 0, left.end) == (own is not None, 100)
+        collect(tier_of(tmp_path / "cold"), grace_s=-1)
+        fill(store, count=3)
+        store.flush()
+        while cold.behind.queues or manifest_of(tmp_path / "cold", "orders").end == 100:
+            cold.round()
+        assert manifest_of(tmp_path / "cold", "orders").end == 101
+    assert verify(tier_of(tmp_path / "cold")).wrong == []
+
+
+def test_a_later_master_takes_over_and_the_former_writes_nothing_else(tmp_path: Path):
+    with opened(tmp_path / "store") as store:
+        former = cold_of(store, tmp_path / "cold", epoch=4)
+        fill(store)
+        settle(former, store)
+        later = cold_of(store, tmp_path / "cold", epoch=5)
+        fill(store)
+        settle(later, store)
+        fill(store)
+        store.flush()
+        for _ in range(4):
+            former.round()
+        assert former.uploads.fenced
+        assert manifest_of(tmp_path / "cold", "orders").end == 200
+        settle(later, store)
+        assert len(bodies_of(ColdReader(tmp_path / "cold"), "orders")) == 900
+
+
+def test_quiet_queues_wait_for_their_turn(tmp_path: Path):
+    """Each of 40 queues has a message; a broker that may make 12 requests an hour writes one."""
+    with opened(tmp_path / "store") as store:
+        cold = cold_of(store, tmp_path / "cold", tieredPutsPerHour=12)
+        for number in range(40):
+            store.put("orders", b"x", queue=number)
+        store.flush()
+        for _ in range(5):
+            cold.round()
+        assert (len(cold.handle.spans()), cold.uploads.counts.puts) == (1, 2)
+        assert store.clean(immediate=True).log_files == 0
+
+
+@pytest.mark.parametrize("an_hour", [2, 12, 1000])
+def test_no_hour_has_more_requests_than_it_may(an_hour: int):
+    """A day of a broker that would write all the time: whatever hour is looked at."""
+    now_s = [0.0]
+    budget, made = PutBudget(lambda: now_s[0]), []
+    for _ in range(24 * 360):
+        now_s[0] += 10
+        while budget.take(2, an_hour):
+            made += [now_s[0]] * 2
+    for first, last in zip(made, made[an_hour:], strict=False):
+        assert last >= first + 3600
+    assert an_hour == 2 or len(made) >= 24 * an_hour * 0.8
+
+
+def test_a_tier_that_rocketmq_writes_is_left_alone(tmp_path: Path):
+    from pystore.cold.places import UNITS, broker_folder, object_name
+
+    folder = tmp_path / "cold" / broker_folder("c1", "broker-a") / "orders" / "0"
+    for kind in ("COMMIT_LOG", UNITS):
+        (folder / kind).mkdir(parents=True)
+        (folder / kind / object_name(0)).write_bytes(b"")
+    with opened(tmp_path / "store") as store, pytest.raises(NotATier, match="RocketMQ's own"):
+        cold_of(store, tmp_path / "cold").round()
