@@ -20,6 +20,7 @@ from spark_ext.errors import DataLoss, SourceError
 from spark_ext.options import ReadOptions
 from spark_ext.plan import Part, plan
 from spark_ext.stores import let_go, open_reader, settle_worker
+from spark_ext.tiered import is_tiered
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,6 +102,11 @@ def _part_batches(
         if part.log is not None:
             yield from _read_log(reader, part, layout, options, counts)
             return
+        if is_tiered(reader):
+            both = _LogFiles(reader.hot), _LogFiles(reader.cold)
+            for where in part.ranges:
+                yield from _read_tiered(*both, part, where, layout, options, counts)
+            return
         log = _LogFiles(reader)
         for where in part.ranges:
             yield from _read_queue(log, part, where, layout, options, counts)
@@ -155,6 +161,7 @@ def _read_queue(
 ) -> Iterator[pa.RecordBatch]:
     topic, queue, start, end = where
     reader = log.reader
+    name = f"{topic}/{queue} of {reader.address if reader.is_cold else part.path}"
     low, high = reader.range(topic, queue)
     if high < end:
         reader.refresh()
@@ -163,19 +170,76 @@ def _read_queue(
         kept = f"it holds offsets {low} to {high - 1}" if high > low else "it is empty"
         if options.fail_on_loss:
             raise DataLoss(
-                f"{topic}/{queue} of {part.path} no longer holds offsets {start} to"
-                f" {end - 1}: {kept}; failOnDataLoss=false reads the rest"
+                f"{name} no longer holds offsets {start} to {end - 1}: {kept};"
+                " failOnDataLoss=false reads the rest"
             )
         missing = (end - start) - max(0, min(end, high) - max(start, low))
         counts.add(missing, -1)
         start, end = max(start, low), min(end, high)
     if start >= end:
         return
+    holes = reader.holes(topic, queue, start, end) if reader.is_cold else 0
+    if holes and options.fail_on_loss:
+        raise DataLoss(
+            f"{name} lacks {holes} of the offsets {start} to {end - 1}, which were lost before they"
+            " were written out; failOnDataLoss=false reads the rest"
+        )
+    counts.add(holes, -1)
     files = log.of_range(topic, queue, start, end)
     settings = _settings(layout, options)
     settings["batch_rows"] = min(options.batch_rows, end - start)  # room for no more than there is
     stream = reader.arrow(topic, queue, start=start, end=end, broker_name=part.broker, **settings)
     yield from _batches(stream, files, counts)
+
+
+def _read_tiered(
+    hot: _LogFiles,
+    cold: _LogFiles,
+    part: Part,
+    where: tuple[str, int, int, int],
+    layout: columns.ColumnLayout,
+    options: ReadOptions,
+    counts: _Counts,
+) -> Iterator[pa.RecordBatch]:
+    """Yields the batches of a range of a store with a tier: what retention has taken, or takes
+    while the range is read, comes from the tier."""
+    topic, queue, at, end = where
+    numbered, dropped = _numbered(layout)
+    # What is missing is looked for in the tier before it may be skipped as damage.
+    strict = options._replace(fail_on_loss=True)
+    while at < end:
+        if hot.reader.range(topic, queue)[1] < end:
+            hot.reader.refresh()
+        low = min(max(at, hot.reader.range(topic, queue)[0]), end)
+        if at < low or hot.reader.range(topic, queue)[1] <= at:
+            low = low if at < low else end
+            yield from _read_queue(cold, part, (topic, queue, at, low), layout, options, counts)
+            at = low
+            continue
+        try:
+            rest = topic, queue, at, end
+            for batch in _read_queue(hot, part, rest, numbered, strict, counts):
+                at = batch.column("queueOffset")[-1].as_py() + 1
+                yield batch.remove_column(batch.num_columns - 1) if dropped else batch
+            return
+        except DataLoss:
+            hot.reader.refresh()
+            if hot.reader.range(topic, queue)[0] > at:
+                continue
+            if options.fail_on_loss:
+                raise
+        rest = topic, queue, at, end
+        yield from _read_queue(hot, part, rest, layout, options, counts)
+        return
+
+
+def _numbered(layout: columns.ColumnLayout) -> tuple[columns.ColumnLayout, bool]:
+    """Returns the layout with the column queueOffset, and whether it is one more, the last."""
+    name = "queueOffset"
+    if name in layout.names:
+        return layout, False
+    names, nullable = (*layout.names, name), (*layout.nullable, False)
+    return layout._replace(names=names, nullable=nullable), True
 
 
 def _read_log(
@@ -282,7 +346,7 @@ class _LogFiles:
 
     def __init__(self, reader: pystore.Reader) -> None:
         self.reader = reader
-        self._size = reader.info().commitlog_file_size
+        self._size = 0 if reader.is_cold else reader.info().commitlog_file_size
         self._folders = [str(f) for f in reader.settings.commitlog_dirs(reader.path)]
 
     def of_range(self, topic: str, queue: int, start: int, end: int) -> list[tuple[str, int]]:

@@ -12,7 +12,7 @@ import importlib.util
 import json
 import re
 import zoneinfo
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_ext.errors import BadOption, nearest
@@ -70,7 +70,8 @@ class Bound(NamedTuple):
     table: Mapping[str, Mapping[str, Mapping[int, int]]] | None = None
 
 
-#: A store's settings under upstream's names: hashable, and small when pickled.
+#: A store's settings under upstream's names, and "tier", the address of its cold tier: hashable,
+#: and small when pickled.
 StoreSettings = tuple[tuple[str, Any], ...]
 
 
@@ -455,6 +456,7 @@ _READ: dict[str, Option] = {
     "pushdown": Option(_one_of("off", "unsafe", "auto"), "off", of_timers=False),
     "fallback": Option(_one_of("fail", "pull"), "fail", of_timers=False),
     "conf": Option(_text, of_copies=False),
+    "tier": Option(_text, of_copies=False, of_timers=False),
     **_NETWORK,
 }
 
@@ -575,10 +577,10 @@ def _stores(
     """
     if not v["conf"] and not v["settings"]:
         paths = _paths(given)
-        return paths, ((),) * len(paths)
+        return paths, _with_tiers(v, paths, ({},) * len(paths))
     import pystore
 
-    confs: list[str | None] = [*_listed(v["conf"])] or [None]
+    confs: list[str | None] = [*_listed(v["conf"], "conf")] or [None]
     try:
         loaded = [pystore.load_settings(conf, v["settings"]) for conf in confs]
         paths = _paths(given, tuple(str(each.root) for each in loaded if each.root is not None))
@@ -596,7 +598,23 @@ def _stores(
                     f"the stores {owner[folder]} and {path} cannot both have their log in"
                     f" {folder}: give option conf as a JSON list with a file for each store"
                 )
-    return paths, tuple(tuple(sorted(kept.items())) for kept in settings)
+    return paths, _with_tiers(v, paths, settings)
+
+
+def _with_tiers(
+    v: dict[str, Any], paths: tuple[str, ...], settings: Sequence[dict[str, Any]]
+) -> tuple[StoreSettings, ...]:
+    """Returns the settings of stores with the tier of each, of which option tier names one for each
+    store. Raises: BadOption."""
+    tiers = [_plain(tier) for tier in _listed(v["tier"], "tier")] or [""] * len(paths)
+    if len(tiers) != len(paths):
+        raise BadOption(f"option tier names {len(tiers)} tiers for {len(paths)} stores")
+    if len(set(tiers)) != len(tiers) and any(tiers):
+        raise BadOption("option tier lists a tier twice: each broker's is a folder of its own")
+    return tuple(
+        tuple(sorted({**kept, **({"tier": tier} if tier else {})}.items()))
+        for tier, kept in zip(tiers, settings, strict=True)
+    )
 
 
 def _of_reader(settings: pystore.Settings, path: str) -> dict[str, Any]:
@@ -609,14 +627,14 @@ def _of_reader(settings: pystore.Settings, path: str) -> dict[str, Any]:
     return kept
 
 
-def _listed(text: str | None) -> list[str]:
-    """Returns one file, or a JSON list of them."""
+def _listed(text: str | None, name: str) -> list[str]:
+    """Returns one path, or a JSON list of them."""
     if not text or not text.strip().startswith("["):
         return [text] if text else []
     try:
         return [str(each) for each in _json(text)]
     except ValueError as e:
-        raise BadOption(f"option conf is a path or a JSON list of paths: {e}") from None
+        raise BadOption(f"option {name} is a path or a JSON list of paths: {e}") from None
 
 
 def _start(v: dict[str, Any], streaming: bool) -> Bound:
@@ -675,6 +693,9 @@ def _check_use(v: dict[str, Any], streaming: bool) -> None:
             "option nameServer of a read goes with fallback=pull; the read is planned from the"
             " store's folder, e.g. load('/data/store')"
         )
+    if v["tier"] and (v["scan"] == "log" or v["fallback"] == "pull"):
+        other = "scan=log" if v["scan"] == "log" else "fallback=pull"
+        raise BadOption(f"option tier does not go with {other}: leave one of them out")
     if v["fallback"] == "pull" and v["scan"] == "log":
         raise BadOption("option scan=log reads files only: with fallback=pull leave it out")
     for name in ("startingLogOffset", "endingLogOffset"):

@@ -21,6 +21,7 @@ from pystore.format.names import HALF_TOPIC, OP_TOPIC, is_internal_topic
 from spark_ext.errors import BadOption, DataLoss
 from spark_ext.options import EARLIEST, LATEST, Bound, PushedFilters, ReadOptions
 from spark_ext.stores import damaged_index, known_damage, open_reader
+from spark_ext.tiered import check_seams, is_tiered, sides
 
 if TYPE_CHECKING:
     import pystore
@@ -126,12 +127,13 @@ def find_queues(
     """
     for reader in readers:
         _check_known_damage(reader, options)
-    everything = [[Span(*q[:4]) for q in _facts(reader)] for reader in readers]
+    only = options.topics[0] if len(options.topics) == 1 else None
+    everything = [[Span(*q[:4]) for q in _facts(reader, only)] for reader in readers]
     there = {span.topic for spans in everything for span in spans}
     if options.topics and missing_fails:
         for name in options.topics:
             if name not in there:
-                raise BadOption(_no_topic(name, there))
+                raise BadOption(_no_topic(name, {t for each in readers for t in each.topics()}))
     pattern = re.compile(options.pattern) if options.pattern else None
     wanted = {
         name
@@ -142,7 +144,7 @@ def find_queues(
         and (name in options.topics or options.transactions == "all" or name not in HALF_TOPICS)
         and (name in options.topics or options.internal or not is_internal_topic(name))
     }
-    return [
+    found = [
         [
             s
             for s in spans
@@ -150,10 +152,13 @@ def find_queues(
         ]
         for spans in everything
     ]
+    for reader, spans in zip(readers, found, strict=True):
+        check_seams(reader, ((s.topic, s.queue) for s in spans))
+    return found
 
 
-def _facts(reader: pystore.Reader) -> Iterable[tuple[str, int, int, int]]:
-    for q in reader.queues():
+def _facts(reader: pystore.Reader, topic: str | None = None) -> Iterable[tuple[str, int, int, int]]:
+    for q in reader.queues(topic):
         # One text a topic: a partition of a thousand queues then names it once when pickled.
         yield sys.intern(q.topic), q.queue, q.min_offset, max(q.min_offset, q.max_offset)
 
@@ -317,7 +322,7 @@ def within(span: Span, start: int, end: int, fail_on_loss: bool) -> tuple[int, i
 
 
 def clock_margin(reader: pystore.Reader, options: ReadOptions, spans: Sequence[Span]) -> int:
-    """Returns how far a search by store time looks around, in ms.
+    """Returns how far a search by store time looks around in a store, in ms.
 
     A binary search finds a place with an earlier time before it. Where the clock was never set back
     by more than the margin, what lies before that place is earlier than what was asked for. Samples
@@ -328,8 +333,11 @@ def clock_margin(reader: pystore.Reader, options: ReadOptions, spans: Sequence[S
         return 0  # a tier's manifests tell times, and nothing is searched
     seen: list[tuple[int, int]] = []
     for span in sorted(spans, key=lambda s: s.low - s.high)[:CLOCK_GUIDES]:
-        step = max(1, -(-(span.high - span.low) // CLOCK_SAMPLES))
-        for at in [*range(span.low, span.high, step), span.high - 1][: CLOCK_SAMPLES + 1]:
+        side, low, high = sides(reader, *span)[-1]
+        if side.is_cold:
+            continue
+        step = max(1, -(-(high - low) // CLOCK_SAMPLES))
+        for at in [*range(low, high, step), high - 1][: CLOCK_SAMPLES + 1]:
             units = reader.units(span.topic, span.queue, at, 1)
             stored = stored_at(reader, span.topic, span.queue, at)
             if units and stored is not None:
@@ -346,7 +354,7 @@ def narrow(
     reader: pystore.Reader, options: ReadOptions, span: Span, start: int, end: int, margin: int
 ) -> tuple[int, int]:
     """Leaves out what the store-time range and the offsets of pushed filters cannot contain.
-    margin: that of clock_margin()."""
+    reader: of a store or of a tier. margin: that of clock_margin()."""
     low, high = options.time_min, options.time_max
     if reader.is_cold and (low, high) != (None, None):
         times = low or 0, sys.maxsize if high is None else high
@@ -365,7 +373,9 @@ def narrow(
 
 
 def record_bytes(reader: pystore.Reader, topic: str, queue: int, start: int, end: int) -> int:
-    """Returns the mean size of a record between two offsets, from a few places spread over them."""
+    """Returns the mean size of a record between two offsets, from a few places spread over them; of
+    a store and its tier, in the one that has the first."""
+    reader, start, end = sides(reader, topic, queue, start, end)[0]
     count = end - start
     # A unit of a tier costs a request.
     step = max(1, count // (1 if reader.is_cold else SAMPLES))
@@ -464,11 +474,20 @@ def span_ranges(
         start = start_of(reader, options, broker, span)
         end = end_of(reader, options, broker, span)
         start, end = within(span, start, end, options.fail_on_loss)
-        start, end = narrow(reader, options, span, start, end, margin)
-        if start < end:
-            size = record_bytes(reader, span.topic, span.queue, start, end)
-            ranges.append(Range(span.topic, span.queue, start, end, size))
+        for side, first, last in sides(reader, span.topic, span.queue, start, end):
+            a, b = narrow(side, options, span, first, last, margin)
+            ranges += ranges_of(side, span.topic, span.queue, a, b)
     return ranges
+
+
+def ranges_of(reader: pystore.Reader, topic: str, queue: int, start: int, end: int) -> list[Range]:
+    """Returns the ranges of offsets [start, end) of a queue: none, one, or that of the tier before
+    that of the store."""
+    return [
+        Range(topic, queue, a, b, record_bytes(side, topic, queue, a, b))
+        for side, a, b in sides(reader, topic, queue, start, end)
+        if a < b
+    ]
 
 
 def key_ranges(
@@ -499,7 +518,10 @@ def key_ranges(
         if (topic, queue) not in limits:
             a, b = start_of(reader, options, broker, span), end_of(reader, options, broker, span)
             a, b = within(span, a, b, options.fail_on_loss)
-            limits[topic, queue] = narrow(reader, options, span, a, b, margin)
+            limits[topic, queue] = _reach(
+                narrow(side, options, span, first, last, margin)
+                for side, first, last in sides(reader, topic, queue, a, b)
+            )
         low, high = limits[topic, queue]
         if not low <= at < high:
             continue
@@ -509,6 +531,13 @@ def key_ranges(
         else:
             ranges.append(Range(topic, queue, at, at + 1, size))
     return ranges
+
+
+def _reach(ranges: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """Returns the range from the beginning of the first to the end of the last that is not
+    empty."""
+    found = [(a, b) for a, b in ranges if a < b] or [(0, 0)]
+    return found[0][0], found[-1][1]
 
 
 # ---- scans of the log ----
@@ -549,6 +578,8 @@ def _wants_log(reader: pystore.Reader, options: ReadOptions, ranges: Sequence[Ra
             )
         return True
     if _bounded(options) or options.time_min is not None or options.time_max is not None:
+        return False
+    if is_tiered(reader):
         return False
     if not _everything(options) and _too_many(ranges):
         return False

@@ -15,13 +15,14 @@ import resource
 import socket
 from collections import OrderedDict
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from spark_ext.errors import SourceError
+from spark_ext.errors import BadOption, SourceError
 from spark_ext.options import StoreSettings, is_remote
 
 if TYPE_CHECKING:
     import pystore
+    from pystore.cold.reader import ColdReader
 
 __all__ = [
     "View",
@@ -80,6 +81,7 @@ class View(NamedTuple):
 
 
 _cache: OrderedDict[tuple[str, StoreSettings], _KeptReader] = OrderedDict()
+_tiers: dict[str, ColdReader] = {}
 _settled = False
 
 
@@ -128,11 +130,33 @@ def view_of(path: str, settings: StoreSettings = ()) -> View | None:
 def _new_reader(path: str, settings: StoreSettings) -> pystore.Reader:
     import pystore
 
+    more = dict(settings)
+    tier = more.pop("tier", None)
+    if tier is not None:
+        return _with_tier(path, more, tier)
     if not is_remote(path):
-        return pystore.Reader(path, **dict(settings))
+        return pystore.Reader(path, **more)
     from spark_ext.remote import is_tier, open_remote
 
     return pystore.Reader(path) if is_tier(path) else open_remote(path, settings)
+
+
+def _with_tier(path: str, settings: dict[str, Any], tier: str) -> pystore.Reader:
+    """Opens a store and its tier as one. The tier's reader is kept by itself: the store's is opened
+    again each time retention has deleted a segment. Raises: BadOption where the path is a tier."""
+    import pystore
+    from pystore.cold.reader import ColdReader
+    from spark_ext.tiered import TieredReader
+
+    held = _tiers.get(tier)
+    if held is None or held.closed:
+        held = _tiers[tier] = ColdReader(tier)
+    else:
+        held.refresh()
+    hot = pystore.Reader(path, **settings)
+    if hot.is_cold:
+        raise BadOption(f"'{path}' is a cold tier itself: option tier goes with a store's folder")
+    return cast("pystore.Reader", TieredReader(hot, held))
 
 
 def let_go(path: str, settings: StoreSettings = ()) -> None:

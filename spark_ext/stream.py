@@ -40,12 +40,14 @@ from spark_ext.plan import (
     cut,
     find_queues,
     queue_parts,
+    ranges_of,
     record_bytes,
     start_of,
     stored_at,
     within,
 )
 from spark_ext.stores import View, open_reader, view_of
+from spark_ext.tiered import is_tiered
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -197,7 +199,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _open(self, path: str, *, fresh: bool = False) -> pystore.Reader:
         reader = open_reader(path, self.options.settings_of(path), fresh=fresh)
         if reader.is_cold:
-            raise BadOption(f"'{path}' is a cold tier: a stream reads a store's folder")
+            raise BadOption(
+                f"'{path}' is a cold tier: a stream reads a store's folder, and what is older in"
+                " the tier that option tier names"
+            )
         return reader
 
     def _paths(self) -> dict[str, str]:
@@ -260,8 +265,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if kinship is Kinship.UNKNOWN and outlived(self._open(paths[broker]), known[broker]):
                 # All that was read is deleted. Each queue that begins just there has lost nothing,
                 # and is one of the same store: another would have to begin there by accident.
+                # With a tier they go on in it, and its messages lead to the store's (check_seams).
                 mine = {key: n for key, n in decode(offset).items() if key[1] == broker}
-                if all(key in spans and spans[key].low == n for key, n in mine.items()):
+                tiered = is_tiered(self._open(paths[broker]))
+                if all(
+                    key in spans and (n == spans[key].low or (tiered and n > spans[key].low))
+                    for key, n in mine.items()
+                ):
                     found[broker] = Kinship.SAME
         return found
 
@@ -480,8 +490,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             first, last = within(spans[key], first, last, self.options.fail_on_loss)
             if first < last:
-                size = record_bytes(self._open(paths[broker]), topic, queue, first, last)
-                ranges.setdefault(broker, []).append(Range(topic, queue, first, last, size))
+                found = ranges_of(self._open(paths[broker]), topic, queue, first, last)
+                ranges.setdefault(broker, []).extend(found)
         self._check_known(start, before)
         parts: list[Part] = []
         for broker, mine in ranges.items():

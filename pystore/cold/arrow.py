@@ -6,9 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from pystore.errors import NotFound
 from pystore.store._arrow import ArrowStream, ScanStats
-from pystore.store._results import QueueInfo
 
 __all__ = ["ColdStream"]
 
@@ -28,12 +26,8 @@ class _Records(Protocol):
 class PieceSource(Protocol):
     """What a stream needs of its reader."""
 
-    def queues(self, topic: str | None = None) -> list[QueueInfo]: ...
-
     @property
     def pieces(self) -> Callable[..., Iterator[_Records]]: ...
-
-    def _missing(self, topic: str, queue: int | None = None) -> NotFound: ...
 
 
 class ColdStream:
@@ -47,8 +41,6 @@ class ColdStream:
     ) -> None:  # fmt: skip
         low, high = store_time
         self._reader = reader
-        if topic is not None and not reader.queues(topic):
-            raise reader._missing(topic, queue)
         self._range: dict[str, Any] = {
             "topic": topic, "queue": queue, "start": start, "end": end,
             "time_min": low or 0, "time_max": _FAR if high is None else high,

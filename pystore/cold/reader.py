@@ -150,13 +150,16 @@ class ColdReader(Reader):
         """Refuses: light queues are not written out. Raises: NotFound."""
         raise NotFound("a cold tier has no light queues", self.address)
 
-    def spans(self) -> list[QueueSpan]:
-        """Returns what there is of every queue."""
+    def spans(self, topic: str | None = None) -> list[QueueSpan]:
+        """Returns what there is of every queue, or of a topic's, whose manifests alone are then
+        fetched."""
         self._check_open()
         if not self._all:
-            self._spans = {(span.topic, span.queue): span for span in self.tier.spans()}
-            self._all = True
-        return list(self._spans.values())
+            found = {(span.topic, span.queue): span for span in self.tier.spans(topic)}
+            if topic is not None:
+                return list(found.values())
+            self._spans, self._all = found, True
+        return [span for span in self._spans.values() if topic in (None, span.topic)]
 
     def _span(self, topic: str, queue: int) -> QueueSpan | None:
         self._check_open()
@@ -170,8 +173,7 @@ class ColdReader(Reader):
     def queues(self, topic: str | None = None) -> list[QueueInfo]:
         return [
             QueueInfo(span.topic, span.queue, span.start, span.end, -1)
-            for span in self.spans()
-            if topic in (None, span.topic)
+            for span in self.spans(topic)
         ]
 
     def range(self, topic: str, queue: int) -> tuple[int, int]:
@@ -361,13 +363,17 @@ class ColdReader(Reader):
                 for _, _, fetched in waiting:
                     fetched.cancel()
 
+    def _spans_of(self, topic: str | None, queue: int | None) -> list[QueueSpan]:
+        if topic is None or queue is None:
+            return [span for span in self.spans(topic) if queue in (None, span.queue)]
+        known = self._span(topic, queue)
+        return [] if known is None else [known]
+
     def _extents(
         self, topic: str | None, queue: int | None, start: int, end: int, time_min: int,
         time_max: int,
     ) -> Iterator[tuple[QueueSpan, Extent]]:  # fmt: skip
-        for span in self.spans():
-            if topic not in (None, span.topic) or queue not in (None, span.queue):
-                continue
+        for span in self._spans_of(topic, queue):
             low, high = max(start, span.start), min(end, span.end)
             for extent in self.tier.extents(span.topic, span.queue, low, high):
                 timed = extent.time_max >= 0
@@ -405,6 +411,12 @@ class ColdReader(Reader):
             return start, start
         return max(start, within[0].first), min(end, within[-1].end)
 
+    def holes(self, topic: str, queue: int, start: int, end: int) -> int:
+        """Returns how many of the offsets [start, end) no segment has: they were lost before they
+        were written out."""
+        extents = self.tier.extents(topic, queue, start, end)
+        return end - start - sum(min(end, e.end) - max(start, e.first) for e in extents)
+
     def batches(self, **range_: Any) -> Iterator[Batch]:
         """Yields the messages of `pieces`, a batch a piece."""
         for piece in self.pieces(**range_):
@@ -433,6 +445,8 @@ class ColdReader(Reader):
         """Returns an Arrow stream over a queue, a topic or everything, which needs pyarrow."""
         from pystore.cold.arrow import ColdStream
 
+        if topic is not None and not self._spans_of(topic, queue):
+            raise self._missing(topic, queue)
         return ColdStream(self, topic, queue, **options)
 
     # ---- keys ----

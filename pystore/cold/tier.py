@@ -181,7 +181,9 @@ class TierView(Protocol):
 
     def refresh(self) -> None: ...
 
-    def spans(self) -> list[QueueSpan]: ...
+    def spans(self, topic: str | None = None) -> list[QueueSpan]: ...
+
+    def queues(self) -> list[tuple[str, int]]: ...
 
     def span(self, topic: str, queue: int) -> QueueSpan | None: ...
 
@@ -251,13 +253,14 @@ class Tier:
         self._known[place] = found_now = parse_manifest(data, topic, queue, listed[0], where)
         return found_now
 
-    def load_all(self) -> list[Manifest]:
-        """Returns every queue's manifest, fetched side by side."""
+    def load_all(self, topic: str | None = None) -> list[Manifest]:
+        """Returns every queue's manifest, or those of a topic, fetched side by side."""
+        wanted = [place for place in self.queues() if topic in (None, place[0])]
         with ThreadPoolExecutor(_AT_ONCE, "pystore-manifests") as pool:
-            return list(pool.map(lambda place: self.manifest(*place), self.queues()))
+            return list(pool.map(lambda place: self.manifest(*place), wanted))
 
-    def spans(self) -> list[QueueSpan]:
-        return [span_of(each) for each in self.load_all() if each.end or each.segments]
+    def spans(self, topic: str | None = None) -> list[QueueSpan]:
+        return [span_of(each) for each in self.load_all(topic) if each.end or each.segments]
 
     def span(self, topic: str, queue: int) -> QueueSpan | None:
         found = self.manifest(topic, queue)
@@ -369,8 +372,8 @@ class JavaTier:
     def queues(self) -> list[tuple[str, int]]:
         return sorted(self._queues)
 
-    def spans(self) -> list[QueueSpan]:
-        found = (self.span(*place) for place in self.queues())
+    def spans(self, topic: str | None = None) -> list[QueueSpan]:
+        found = (self.span(*place) for place in self.queues() if topic in (None, place[0]))
         return [each for each in found if each is not None]
 
     def span(self, topic: str, queue: int) -> QueueSpan | None:
