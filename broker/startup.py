@@ -234,7 +234,10 @@ def _follow_or_lead(o: Options, store: Store) -> None:
 
 
 def _open_store(o: Options) -> Store:
-    return pystore.open(o.path, o.conf, **o.given | store_alone())  # type: ignore[arg-type]
+    store = pystore.open(o.path, o.conf, **o.given | store_alone())  # type: ignore[arg-type]
+    if o.settings["tieredStoreFilePath"]:
+        store.keep_beyond(0)  # retention need not wait for the rest of the start
+    return store
 
 
 def _make_core(settings: Settings, store: Store) -> Core:

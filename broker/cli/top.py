@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _COLUMNS = ("group", "topic", "lag", "in/s", "out/s", "empty in")
-_BROKER_COLUMNS = ("broker", "version", "in/s", "out/s", "log", "disk", "undispatched", "p99 ms")
+_BROKER_COLUMNS = (
+    "broker", "version", "in/s", "out/s", "log", "disk", "undispatched", "not in tier", "p99 ms",
+)  # fmt: skip
 
 
 def look_at(admin: Admin, seen: dict[str, str]) -> Look:
@@ -54,6 +56,8 @@ def look_at(admin: Admin, seen: dict[str, str]) -> Look:
             look.problems.append(f"{place.name}: {reason_of(failed)}")
         else:
             look.brokers.append(facts)
+            if facts.entries.get("tieredProblem"):
+                look.problems.append(f"{place.name}: {facts.entries['tieredProblem']}")
             look.lags += [lag for lag in lags if not is_system_group(lag.group)]
     return look
 
@@ -147,9 +151,11 @@ def _row(row: TopRow) -> tuple[Any, ...]:
 
 def _broker_row(facts: Any) -> tuple[Any, ...]:
     latency = facts.entries.get("putLatency99")
+    tier = facts.entries.get("tieredBehindBytes")
     return (
         facts.address, facts.version, facts.put_rate, facts.get_rate,
         facts.log_max - facts.log_min, facts.disk_used, facts.undispatched,
+        int(tier) if tier is not None else None,
         float(latency) if latency is not None else None,
     )  # fmt: skip
 
@@ -207,11 +213,12 @@ def _drawn(look: Look, rows: list[TopRow], sort: str) -> RenderableType:
     for name in _BROKER_COLUMNS:
         brokers.add_column(name, justify="left" if name in ("broker", "version") else "right")
     for facts in look.brokers:
-        address, version, came, went, log, disk, behind, p99 = _broker_row(facts)
+        address, version, came, went, log, disk, behind, tier, p99 = _broker_row(facts)
         brokers.add_row(
             Text(shown(address)), Text(shown(version)), _rate(came), _rate(went),
             f"{log / (1 << 20):,.0f} MiB", Text(f"{disk:.0%}", "red" if disk > 0.75 else ""),
-            f"{behind:,}", "-" if p99 is None else f"{p99:.2f}",
+            f"{behind:,}", "-" if tier is None else f"{tier / (1 << 20):,.0f} MiB",
+            "-" if p99 is None else f"{p99:.2f}",
         )  # fmt: skip
     groups = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in _COLUMNS:

@@ -26,6 +26,8 @@ __all__ = ["check_broker", "check_name_server", "cluster_info", "is_loopback", "
 #: Seconds that two clocks may differ; what a broker says of its own has whole seconds.
 _SKEW_S = 10.0
 _SOON_H = 48.0
+#: Of fileReservedTime: what has waited for the tier for longer is late.
+_LATE_RATIO = 0.5
 #: Fewer open files are soon used up by connections.
 _FILES_MIN = 10_000
 #: Brokers whose clocks are compared at a name server.
@@ -69,7 +71,8 @@ async def check_broker(
             yield found
     for found in (
         *_door(where, settings), *_clock(where, facts), *_disk(where, facts, settings),
-        *_speed(where, facts), *_limits(where, facts, settings), *_rules(where, settings),
+        *_tier(where, facts, settings), *_speed(where, facts), *_limits(where, facts, settings),
+        *_rules(where, settings),
     ):  # fmt: skip
         yield found
     if facts.entries.get("accessProblem"):
@@ -257,6 +260,24 @@ def _disk(where: str, facts: BrokerFacts, settings: Mapping[str, str]) -> list[D
     if kept < reserved:
         text = f"fileReservedTime is {reserved:g} h, at {rate / 1e6:.1f} MB/s the disk holds"
         made.append(diagnosed("disk-under-retention", where, f"{text} {kept:.0f} h"))
+    return made
+
+
+def _tier(where: str, facts: BrokerFacts, settings: Mapping[str, str]) -> list[Diagnosis]:
+    """Checks what is said of a cold tier, if there is one."""
+    made = []
+    if facts.entries.get("tieredProblem"):
+        made.append(diagnosed("tier-unreachable", where, facts.entries["tieredProblem"]))
+    hours = float(facts.entries.get("tieredBehindSeconds") or 0) / 3600
+    reserved = float(settings.get("fileReservedTime") or 72)
+    if hours > reserved * _LATE_RATIO:
+        text = f"the oldest message that is not in the tier is {hours:.0f} h old"
+        made.append(diagnosed("tier-behind", where, f"{text}, fileReservedTime is {reserved:g} h"))
+    behind = float(facts.entries.get("tieredBehindBytes") or 0)
+    limit = float(settings.get("diskMaxUsedSpaceRatio") or 75) / 100
+    if facts.disk_used > limit and behind > (facts.log_max - facts.log_min) / 2:
+        text = f"{facts.disk_used:.0%} of the disk are used, and {behind / 1e9:.1f} GB of the log"
+        made.append(diagnosed("tier-holds-disk", where, f"{text} are not in the cold tier"))
     return made
 
 

@@ -217,6 +217,27 @@ _ROWS = (
         "a larger disk, or a fileReservedTime that it can keep",
     ),
     DoctorCheck(
+        "tier-unreachable",
+        "broker",
+        _E,
+        "nothing is written out, so that the log stays and fills the disk",
+        "look at the address, its credentials and the log of the broker; docs/cold.md",
+    ),
+    DoctorCheck(
+        "tier-behind",
+        "broker",
+        _W,
+        "the log is kept for longer than fileReservedTime",
+        "raise tieredPutsPerHour or tieredUploadRateMax: pystore admin config set",
+    ),
+    DoctorCheck(
+        "tier-holds-disk",
+        "broker",
+        _W,
+        "what is not in the cold tier stays until sends are refused",
+        "see tier-behind and tier-unreachable, or: pystore admin config set tieredWhenFull=LET_GO",
+    ),
+    DoctorCheck(
         "slow-disk",
         "broker, folder",
         _W,

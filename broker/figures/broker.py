@@ -29,6 +29,7 @@ from broker.services.broker_metrics import (
     add_deduplication,
     add_disks,
     add_store,
+    add_tier,
     add_timers,
 )
 from broker.services.context import Services
@@ -46,7 +47,7 @@ _POOLS = (
     "transaction", "consumer_manager", "admin", "reply",
 )  # fmt: skip
 #: What request 28 says, too; of lite topics it says nothing.
-_OF_SERVICES = (add_store, add_timers, add_deduplication, add_access, add_lite)
+_OF_SERVICES = (add_store, add_timers, add_deduplication, add_access, add_lite, add_tier)
 _SYSTEMS = "".join(f"{name}\n" for name in sorted(SYSTEM_TOPICS))
 
 

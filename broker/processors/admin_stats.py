@@ -16,7 +16,13 @@ from broker.metrics.page import Entries, named
 from broker.processors.offsets import queue_id, store_time
 from broker.processors.popstats import pop_samples
 from broker.processors.turns import Turns, reply_with
-from broker.services.broker_metrics import add_access, add_deduplication, add_store, add_timers
+from broker.services.broker_metrics import (
+    add_access,
+    add_deduplication,
+    add_store,
+    add_tier,
+    add_timers,
+)
 from broker.services.context import Services
 from broker.services.replication.status import ha_status
 from broker.wire import mqjson
@@ -321,7 +327,7 @@ class StatisticsProcessor:
     def _of_metrics(self) -> dict[str, Any]:
         """Returns the entries that are metrics, too: one table says which (metrics/table.py)."""
         entries = Entries()
-        for add in (add_store, add_timers, add_deduplication, add_access):
+        for add in (add_store, add_timers, add_deduplication, add_access, add_tier):
             add(entries, self.s)
         found: dict[str, float] = dict.fromkeys(_TIMERS, 0) | entries.values
         return {
@@ -365,6 +371,8 @@ class StatisticsProcessor:
             table["loopHeldLongestMillis"] = dog.longest_ms
         if access is not None and access.plain is not None:
             table["accessProblem"] = access.plain.problem
+        if self.s.cold is not None:
+            table["tieredProblem"] = self.s.cold.problem
         return table
 
     def _counters(self) -> dict[str, Any]:

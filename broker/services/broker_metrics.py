@@ -11,7 +11,15 @@ from broker.metrics.table import BY_NAME
 from broker.services.context import Services
 from pystore.errors import StoreError
 
-__all__ = ["DISK", "add_access", "add_deduplication", "add_disks", "add_store", "add_timers"]
+__all__ = [
+    "DISK",
+    "add_access",
+    "add_deduplication",
+    "add_disks",
+    "add_store",
+    "add_tier",
+    "add_timers",
+]
 
 DISK = {"storage_medium": "disk", "storage_type": "local"}
 _PUT = "pystore_store_put_seconds"
@@ -102,6 +110,27 @@ def add_deduplication(page: Page, s: Services) -> None:
         page.add("pystore_idempotent_remembered", state.remembered)
         page.add("pystore_idempotent_repeats_total", state.repeats)
         page.add("pystore_idempotent_bytes", state.bytes)
+
+
+def add_tier(page: Page, s: Services) -> None:
+    cold = s.cold
+    if cold is None:
+        return
+    counts, lack = cold.uploads.counts, cold.lack
+    late_ms = time.time_ns() // 1_000_000 - lack.oldest_ms if lack.oldest_ms else 0
+    page.add("pystore_tier_up", int(cold.trouble is None and cold.handle.tier is not None))
+    page.add("pystore_tier_success_age_seconds", time.monotonic() - cold.well_s)
+    page.add("pystore_tier_written_bytes_total", counts.bytes)
+    page.add("pystore_tier_written_messages_total", counts.messages)
+    page.add("pystore_tier_puts_total", counts.puts)
+    page.add("pystore_tier_errors_total", counts.errors)
+    page.add("pystore_tier_deleted_segments_total", counts.deleted)
+    page.add("pystore_tier_behind_bytes", lack.bytes)
+    page.add("pystore_tier_behind_messages", lack.messages)
+    page.add("pystore_tier_behind_queues", lack.queues)
+    page.add("pystore_tier_behind_seconds", max(0, late_ms) / 1000)
+    page.add("pystore_tier_strange_queues", len(counts.strange))
+    page.add("pystore_tier_let_go_bytes_total", cold.let_go)
 
 
 def add_access(page: Page, s: Services) -> None:

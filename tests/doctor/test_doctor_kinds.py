@@ -307,6 +307,26 @@ def test_messages_of_a_group_were_deleted_unread(
     assert "deleted before billing" in found(lagging.address, "lag-deleted").text
 
 
+def test_a_tier_that_lacks_much_is_named() -> None:
+    said = {"tieredBehindSeconds": "144000", "tieredBehindBytes": "8000000000"}
+    facts: Any = SimpleNamespace(disk_used=0.8, log_min=0, log_max=10**10, entries=said)
+    seen = {each.check: each.text for each in looking._tier("x", facts, {})}
+    assert "40 h old, fileReservedTime is 72 h" in seen["tier-behind"]
+    assert "8.0 GB of the log" in seen["tier-holds-disk"]
+    assert (
+        looking._tier("x", facts, {"fileReservedTime": "100", "diskMaxUsedSpaceRatio": "90"}) == []
+    )
+
+
+def test_a_tier_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cold").write_text("a file, where a folder is to be")
+    with Broker(tmp_path / "store", listenPort=0, tieredStoreFilePath=tmp_path / "cold") as broker:
+        cold = broker.services.cold
+        assert cold is not None
+        until(lambda: cold.problem, "a look at the tier")
+        assert "cannot be used" in found(broker.address, "tier-unreachable").text
+
+
 def test_the_disk_does_not_hold_what_is_reserved() -> None:
     """2 TB of which 1 is used, 1 GB/s of log: some minutes, not 72 h."""
     began = (time.time() - 1000) * 1000

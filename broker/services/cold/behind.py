@@ -4,14 +4,24 @@ byte of the log on it must stay."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from broker.services.cold.handle import TierHandle
 from pystore import QueueInfo, Store
 from pystore.cold.places import is_kept
 
-__all__ = ["Behind", "BehindQueue"]
+__all__ = ["Behind", "BehindQueue", "Lack"]
+
+
+class Lack(NamedTuple):
+    """What the tier does not have. bytes: of the log, from the first of it on. oldest_ms: its
+    oldest store time; 0: nothing is lacking."""
+
+    bytes: int = 0
+    messages: int = 0
+    queues: int = 0
+    oldest_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -130,6 +140,11 @@ class Behind:
         below = self._settled.below
         return min([below, *(each.place for each in self.queues.values())])
 
-    def oldest(self) -> Iterator[BehindQueue]:
-        """Yields the queues, the one that has waited longest first."""
-        yield from sorted(self.queues.values(), key=lambda each: each.since_s)
+    def lack(self) -> Lack:
+        found, end = self.queues.values(), self._store.info().log_max
+        return Lack(
+            bytes=end - self.out_to,
+            messages=sum(each.count for each in found),
+            queues=len(found),
+            oldest_ms=min((each.stored_ms for each in found), default=0),
+        )

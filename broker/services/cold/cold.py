@@ -8,8 +8,9 @@ import threading
 import time
 
 from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.reasons import reason_of
 from broker.loop.safe_log import SafeLogger
-from broker.services.cold.behind import Behind
+from broker.services.cold.behind import Behind, Lack
 from broker.services.cold.handle import TierHandle
 from broker.services.cold.limits import limits_of, storage_level
 from broker.services.cold.pace import WriterStopped
@@ -54,11 +55,22 @@ class Cold:
         self.trouble: Exception | None = None
         #: Bytes that a full disk has taken although they were not out.
         self.let_go = 0
+        #: As of the last round, and when one last succeeded, time.monotonic().
+        self.lack, self.well_s = Lack(), time.monotonic()
         #: Below it nothing is missed that is gone.
         self._told = s.store.info().log_min
         #: How long the last round took to look.
         self._looking_s = 0.0
         self._hold()  # until it is known what is out there, everything
+
+    @property
+    def problem(self) -> str:
+        """What an operator should look at; nothing: it goes well."""
+        if self.trouble is not None:
+            return f"the tier cannot be used: {reason_of(self.trouble)}"
+        if self.uploads.fenced:
+            return "nothing is written out: a later master writes there"
+        return next(iter(self.uploads.counts.strange.values()), "")
 
     @property
     def level(self) -> str:
@@ -104,7 +116,7 @@ class Cold:
             try:
                 more = self.round()
                 pause_s = 0.0 if more else max(_ROUND_S, self._looking_s / _SHARE)
-                failed_s, self.trouble = _ROUND_S, None
+                failed_s, self.trouble, self.well_s = _ROUND_S, None, time.monotonic()
             except WriterStopped:
                 pause_s = _ROUND_S
             except StoreClosed:
@@ -140,11 +152,13 @@ class Cold:
     def _hold(self) -> None:
         """Tells the store how far everything is out, and says what a full disk has taken beyond."""
         border, log_min = self.behind.out_to, self._store.info().log_min
-        if log_min > self._told:
+        lets_go = limits_of(self._settings).lets_go
+        # Without a border nothing goes; but a round of retention may have gone on by the last one.
+        if log_min > self._told and (border or lets_go):
             self.let_go += log_min - self._told
             log.warning(
                 "The disk was full: %d bytes of the log are gone that the cold tier does not have",
                 log_min - self._told,
             )
-        self._told = max(border, log_min)
-        self._store.keep_beyond(border, lets_go=limits_of(self._settings).lets_go)
+        self._told, self.lack = max(border, log_min), self.behind.lack()
+        self._store.keep_beyond(border, lets_go=lets_go)
