@@ -151,6 +151,10 @@ BENCHES = (
         slow=True,
     ),
     Bench(
+        "tier", "writing messages out to a cold tier in a folder, and sends beside it",
+        {"rounds": 3, "mb": 2000, "seconds": 8.0}, "--rounds 1 --mb 20 --seconds 0.3", slow=True,
+    ),
+    Bench(
         "timer_peers", "timers of ours and of Apache's broker by one program: cost of a send,"
         " lateness, bursts, memory, restart",
         {"peers": ("ours", "5.3.3"), "rounds": 2, "rate": 5000, "seconds": 3,

@@ -220,8 +220,8 @@ _ROWS = (
         "tier-unreachable",
         "broker",
         _E,
-        "nothing is written out, so that the log stays and fills the disk",
-        "look at the address, its credentials and the log of the broker; docs/cold.md",
+        "nothing is written out: the log stays, and fills the disk",
+        "look at the address, its credentials and the log of the broker",
     ),
     DoctorCheck(
         "tier-behind",
@@ -235,7 +235,7 @@ _ROWS = (
         "broker",
         _W,
         "what is not in the cold tier stays until sends are refused",
-        "see tier-behind and tier-unreachable, or: pystore admin config set tieredWhenFull=LET_GO",
+        "pystore admin config set tieredWhenFull=LET_GO, or more room",
     ),
     DoctorCheck(
         "slow-disk",
