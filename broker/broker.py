@@ -576,11 +576,10 @@ class Broker(Stopping):
         server = self._listeners.main if self._listeners is not None else None
         if server is None or address != self.address or asyncio.get_running_loop() is not self.loop:
             return None
-        protocol = server.accept() if server.serving else None
-        if not isinstance(protocol, Connection):
+        if not server.serving:
             return None
         made = make()
-        join(made, protocol, (self.settings["brokerIP1"].strip("[]"), self.port))
+        join(made, server.accept(), (self.settings["brokerIP1"].strip("[]"), self.port))
         return made
 
     def _reach(self, options: ClientOptions) -> None:

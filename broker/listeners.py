@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.access.addresses import Pattern, address_of, parse_pattern
+from broker.access.addresses import Pattern, parse_pattern
 from broker.figures.ports import PortFigures
 from broker.grpc import what_is_missing
 from broker.hot.core import WITHOUT_PULLS, Core
@@ -121,7 +121,7 @@ class Listeners:
         self._limits = Limits(
             idle_s=o.settings["serverChannelMaxIdleTimeSeconds"],
             connections_max=o.settings["maxConnections"],
-            proxies=lambda host: any(p.matches(address_of(host)) for p in proxies),
+            proxies=tuple(run for each in proxies for run in each.runs),
         )
         self.figures = PortFigures(
             RpcTimes(), Budget.of(asyncio.get_running_loop()), o.settings["maxConnections"],

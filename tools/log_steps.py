@@ -141,8 +141,6 @@ STEPS: dict[str, str] = {
     "The lease at etcd is not kept: %s": "look at etcd, and at the network between",
     # ---- gRPC ----
     "%s failed": _DEFECT,
-    "%d gRPC connections are open; new ones are refused":
-        "look who opens them; raise maxConnections and the limit of files",
     "A message of %s is not renewed any more: %s": "nothing; it is delivered again",
     "A message of %s that came %d times is not in the dead letters yet: %s": _NETWORK,
     "Nobody can acknowledge, so nobody gets: %s":

@@ -57,7 +57,8 @@ def parse_pattern(text: str) -> Pattern:
     if not text:
         return NOBODY
     if text in _EVERYBODY:
-        return Pattern(text, everybody=True)
+        runs = ((4, 0, (1 << 32) - 1), (6, 0, (1 << 128) - 1))
+        return Pattern(text, everybody=True, runs=runs)
     if text.endswith("}"):
         return Pattern(text, runs=tuple(_one(each) for each in _of_set(text)))
     if "," in text:

@@ -1,8 +1,8 @@
-/* csrc/http2 as Python sees it: a Session of bytes, calls and replies. What each call costs is
- * counted in microseconds, which is why it is written by hand.
+/* csrc/http2 and csrc/messaging as Python sees them. What each call costs is counted in
+ * microseconds, which is why it is written by hand.
  *
- * Interface: the types Service and Session; the type Sends for plain sends, the type Deliveries for
- * messages that are handed out, count_fields for any request. What they do says
+ * Interface: the type Service, for network threads; the type Sends for plain sends, the type
+ * Deliveries for messages that are handed out, count_fields for any request. What they do says
  * broker/grpc/_http2.pyi. The limited API of CPython 3.11, as the core. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -129,197 +129,9 @@ static PyObject *service_times(PyObject *self, PyObject *nothing) {
     return made;
 }
 
-/* ---- Session: one connection ---- */
-
-typedef struct session {
-    PyObject_HEAD
-    PyObject *service;
-    ps_h2 *h;
-    PyObject *metadata; /* of the call before: most calls of a client have the same */
-    uint8_t *block;     /* that it was made of */
-    int64_t block_len;
-} session;
-
-#define KEPT_BLOCK 1024 /* bytes; larger ones are not kept */
-
 typedef struct module_state {
-    PyTypeObject *service, *session, *sends, *deliveries;
+    PyTypeObject *service, *sends, *deliveries;
 } module_state;
-
-static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"service", NULL};
-    PyObject *given;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O", names, &given)) return NULL;
-    const module_state *m = PyType_GetModuleState(type);
-    if (m == NULL) return NULL;
-    if (Py_TYPE(given) != m->service)
-        return PyErr_Format(PyExc_TypeError, "a Session is made with a Service");
-    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    session *s = (session *)alloc(type, 0);
-    if (s == NULL) return NULL;
-    Py_INCREF(given);
-    s->service = given;
-    s->h = ps_h2_new(&((service *)given)->conf);
-    if (s->h == NULL) {
-        Py_DECREF(s);
-        return PyErr_NoMemory();
-    }
-    return (PyObject *)s;
-}
-
-static void session_dealloc(PyObject *self) {
-    session *s = (session *)self;
-    ps_h2_free(s->h);
-    PyMem_Free(s->block);
-    Py_CLEAR(s->metadata);
-    Py_CLEAR(s->service);
-    free_object(self);
-}
-
-static PyObject *text_of(const char *text, int32_t len) {
-    return PyUnicode_DecodeUTF8(text, len, "replace");
-}
-
-/* Later ones of a name count; what is binary is nothing that we know. */
-static PyObject *metadata_of(const ps_h2_event *event) {
-    PyObject *made = PyDict_New();
-    for (int32_t i = 0; made != NULL && i < event->header_count; i++) {
-        const ps_h2_header *each = &event->headers[i];
-        if (each->name_len > 4 && memcmp(each->name + each->name_len - 4, "-bin", 4) == 0) continue;
-        PyObject *name = text_of(each->name, each->name_len);
-        PyObject *value = text_of(each->value, each->value_len);
-        if (name == NULL || value == NULL || PyDict_SetItem(made, name, value) < 0)
-            Py_CLEAR(made);
-        Py_XDECREF(name);
-        Py_XDECREF(value);
-    }
-    return made;
-}
-
-/* The same dict for the same headers: nobody changes it. */
-static PyObject *metadata_again(session *s, const ps_h2_event *event) {
-    int64_t len = event->header_block_len;
-    if (s->metadata != NULL && s->block_len == len &&
-        (len == 0 || memcmp(s->block, event->header_block, (size_t)len) == 0)) {
-        Py_INCREF(s->metadata);
-        return s->metadata;
-    }
-    PyObject *made = metadata_of(event);
-    uint8_t *block = made != NULL && len <= KEPT_BLOCK ? PyMem_Malloc((size_t)len + 1) : NULL;
-    if (block == NULL) return made;
-    if (len > 0) memcpy(block, event->header_block, (size_t)len);
-    PyMem_Free(s->block);
-    s->block = block;
-    s->block_len = len;
-    Py_XDECREF(s->metadata);
-    Py_INCREF(made);
-    s->metadata = made;
-    return made;
-}
-
-static PyObject *event_of(session *s, const ps_h2_event *event) {
-    if (event->kind != PS_H2_CALL && event->kind != PS_H2_ASK)
-        return Py_BuildValue("(iiy#)", event->kind, event->stream, (const char *)event->data,
-                             (Py_ssize_t)event->len);
-    PyObject *metadata = metadata_again(s, event);
-    if (metadata == NULL) return NULL;
-    return Py_BuildValue("(iiy#iNd)", event->kind, event->stream, (const char *)event->data,
-                         (Py_ssize_t)event->len, event->method, metadata,
-                         event->timeout_ns < 0 ? -1.0 : (double)event->timeout_ns / 1e9);
-}
-
-/* events(most) -> a list. */
-static PyObject *session_events(PyObject *self, PyObject *args) {
-    ps_h2_event event;
-    int left;
-    if (!PyArg_ParseTuple(args, "i", &left)) return NULL;
-    PyObject *made = PyList_New(0);
-    while (made != NULL && left > 0 && ps_h2_next(((session *)self)->h, &event)) {
-        PyObject *one = event_of((session *)self, &event);
-        left--;
-        if (one == NULL || PyList_Append(made, one) < 0) Py_CLEAR(made);
-        Py_XDECREF(one);
-    }
-    return made;
-}
-
-/* feed(bytes) -> whether the peer speaks HTTP/2. */
-static PyObject *session_feed(PyObject *self, PyObject *data) {
-    char *bytes;
-    Py_ssize_t len;
-    if (PyBytes_AsStringAndSize(data, &bytes, &len) < 0) return NULL;
-    return PyBool_FromLong(ps_h2_feed(((session *)self)->h, (const uint8_t *)bytes, len));
-}
-
-/* take() -> bytes to write. */
-static PyObject *session_take(PyObject *self, PyObject *nothing) {
-    (void)nothing;
-    const uint8_t *data = NULL;
-    int64_t len = ps_h2_pull(((session *)self)->h, &data);
-    return PyBytes_FromStringAndSize((const char *)data, (Py_ssize_t)len);
-}
-
-/* send(stream, bytes, last) -> bytes that wait. */
-static PyObject *session_send(PyObject *self, PyObject *args) {
-    int stream, last;
-    const char *data;
-    Py_ssize_t len;
-    if (!PyArg_ParseTuple(args, "iy#p", &stream, &data, &len, &last)) return NULL;
-    ps_h2 *h = ((session *)self)->h;
-    return PyLong_FromLongLong(ps_h2_send(h, stream, (const uint8_t *)data, len, last));
-}
-
-/* finish(stream, status, text or None). */
-static PyObject *session_finish(PyObject *self, PyObject *args) {
-    int stream, status;
-    const char *text;
-    if (!PyArg_ParseTuple(args, "iiz", &stream, &status, &text)) return NULL;
-    ps_h2_finish(((session *)self)->h, stream, status, text);
-    Py_RETURN_NONE;
-}
-
-/* admit(stream). */
-static PyObject *session_admit(PyObject *self, PyObject *args) {
-    int stream;
-    if (!PyArg_ParseTuple(args, "i", &stream)) return NULL;
-    ps_h2_admit(((session *)self)->h, stream);
-    Py_RETURN_NONE;
-}
-
-/* taken(stream, bytes of a request). */
-static PyObject *session_taken(PyObject *self, PyObject *args) {
-    int stream;
-    long long len;
-    if (!PyArg_ParseTuple(args, "iL", &stream, &len)) return NULL;
-    ps_h2_taken(((session *)self)->h, stream, len);
-    Py_RETURN_NONE;
-}
-
-static PyObject *session_go_away(PyObject *self, PyObject *nothing) {
-    (void)nothing;
-    ps_h2_go_away(((session *)self)->h);
-    Py_RETURN_NONE;
-}
-
-static PyObject *session_greeted(PyObject *self, void *nothing) {
-    (void)nothing;
-    return PyBool_FromLong(ps_h2_greeted(((session *)self)->h));
-}
-
-static PyObject *session_done(PyObject *self, void *nothing) {
-    (void)nothing;
-    return PyBool_FromLong(ps_h2_done(((session *)self)->h));
-}
-
-static PyObject *session_calls(PyObject *self, void *nothing) {
-    (void)nothing;
-    return PyLong_FromLong(ps_h2_calls(((session *)self)->h));
-}
-
-static PyObject *session_held(PyObject *self, void *nothing) {
-    (void)nothing;
-    return PyLong_FromLongLong(ps_h2_held(((session *)self)->h));
-}
 
 /* ---- plain messages ---- */
 
@@ -501,26 +313,6 @@ static PyGetSetDef service_getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-static PyMethodDef session_methods[] = {
-    {"events", session_events, METH_VARARGS, NULL},
-    {"feed", session_feed, METH_O, NULL},
-    {"take", session_take, METH_NOARGS, NULL},
-    {"send", session_send, METH_VARARGS, NULL},
-    {"finish", session_finish, METH_VARARGS, NULL},
-    {"admit", session_admit, METH_VARARGS, NULL},
-    {"taken", session_taken, METH_VARARGS, NULL},
-    {"go_away", session_go_away, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyGetSetDef session_getset[] = {
-    {"greeted", session_greeted, NULL, NULL, NULL},
-    {"done", session_done, NULL, NULL, NULL},
-    {"calls", session_calls, NULL, NULL, NULL},
-    {"held", session_held, NULL, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
 static PyMethodDef sends_methods[] = {
     {"read", sends_read, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
@@ -560,18 +352,8 @@ static PyType_Slot service_slots[] = {
     {0, NULL},
 };
 
-static PyType_Slot session_slots[] = {
-    {Py_tp_new, session_new},
-    {Py_tp_dealloc, session_dealloc},
-    {Py_tp_methods, session_methods},
-    {Py_tp_getset, session_getset},
-    {0, NULL},
-};
-
 static PyType_Spec service_spec = {"broker.grpc._http2.Service", sizeof(service), 0,
                                    Py_TPFLAGS_DEFAULT, service_slots};
-static PyType_Spec session_spec = {"broker.grpc._http2.Session", sizeof(session), 0,
-                                   Py_TPFLAGS_DEFAULT, session_slots};
 static PyType_Spec sends_spec = {"broker.grpc._http2.Sends", sizeof(sends), 0, Py_TPFLAGS_DEFAULT,
                                  sends_slots};
 static PyType_Spec deliveries_spec = {"broker.grpc._http2.Deliveries", sizeof(deliveries), 0,
@@ -586,8 +368,7 @@ static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
 static int exec_module(PyObject *module) {
     module_state *m = PyModule_GetState(module);
     m->service = add_type(module, &service_spec);
-    m->session = m->service != NULL ? add_type(module, &session_spec) : NULL;
-    m->sends = m->session != NULL ? add_type(module, &sends_spec) : NULL;
+    m->sends = m->service != NULL ? add_type(module, &sends_spec) : NULL;
     m->deliveries = m->sends != NULL ? add_type(module, &deliveries_spec) : NULL;
     return m->deliveries != NULL ? 0 : -1;
 }
@@ -595,7 +376,6 @@ static int exec_module(PyObject *module) {
 static int traverse(PyObject *module, visitproc visit, void *arg) {
     module_state *m = PyModule_GetState(module);
     Py_VISIT(m->service);
-    Py_VISIT(m->session);
     Py_VISIT(m->sends);
     Py_VISIT(m->deliveries);
     return 0;
@@ -604,7 +384,6 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
 static int clear(PyObject *module) {
     module_state *m = PyModule_GetState(module);
     Py_CLEAR(m->service);
-    Py_CLEAR(m->session);
     Py_CLEAR(m->sends);
     Py_CLEAR(m->deliveries);
     return 0;

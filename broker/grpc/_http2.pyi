@@ -1,6 +1,4 @@
-"""csrc/http2: calls of gRPC out of the bytes of a connection, and back."""
-
-from typing import Any
+"""csrc/http2 and csrc/messaging: what network threads need of gRPC, and its messages."""
 
 class Service:
     """What all connections have in common. methods: path, and whether its requests are handed out
@@ -25,45 +23,6 @@ class Service:
 
     #: Of its ps_h2_conf, for network threads.
     address: int
-
-class Session:
-    """One connection."""
-
-    def __new__(cls, service: Service) -> Session: ...
-    def feed(self, data: bytes, /) -> bool:
-        """Bytes that were read. False: close it, once take() is written."""
-
-    def events(self, most: int, /) -> list[tuple[Any, ...]]:
-        """What has happened next, so many at most: kind (of csrc/http2/http2.h), stream, request;
-        of a call, and of one that asks to be admitted, also method, metadata (not to be changed)
-        and the seconds that the client waits (-1: for ever)."""
-
-    def send(self, stream: int, reply: bytes, last: bool, /) -> int:
-        """Bytes of this call that wait to be sent; -1: it is over."""
-
-    def finish(self, stream: int, status: int, text: str | None, /) -> None:
-        """Ends a call with a status of gRPC."""
-
-    def admit(self, stream: int, /) -> None:
-        """A long request may come."""
-
-    def taken(self, stream: int, size: int, /) -> None:
-        """One request of so many bytes was served."""
-
-    def take(self) -> bytes:
-        """Bytes to write; none for now when there are none."""
-
-    def go_away(self) -> None:
-        """Tells the client to begin no more calls here."""
-
-    #: Whether the client's first SETTINGS have come.
-    greeted: bool
-    #: Nothing is left to be read or written.
-    done: bool
-    #: In progress.
-    calls: int
-    #: Bytes, see Service.
-    held: int
 
 def net_functions() -> int:
     """Address of ps_h2_all (csrc/http2/http2.h), for network threads."""

@@ -1,7 +1,5 @@
 """The calls of one connection: they become tasks, and what these reply goes back. They come from
-the C session (csrc/http2) of a connection whose bytes are read on the loop, and whose replies are
-written once in a turn of it; or from a network thread, which owns its connections
-(links.py).
+csrc/net, which owns the connection (links.py).
 
 A client that does not read is not read from. A call whose replies wait to be sent pauses; one that
 its client has given up, or whose time is over, is cancelled.
@@ -10,23 +8,14 @@ its client has given up, or whose time is over, is cancelled.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
-from broker.grpc._http2 import Service, Session
-from broker.loop.budget import Budget
-from broker.loop.rate_limited_log import RateLimitedLogger
-from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import Line, Turns
 
-__all__ = [
-    "INTERNAL", "MUCH", "Address", "CallsOfConnection", "Http2Connection", "Serving", "Stream",
-]  # fmt: skip
-
-_quiet = RateLimitedLogger(SafeLogger("broker.grpc"))
+__all__ = ["INTERNAL", "MUCH", "Address", "CallsOfConnection", "Serving", "Stream"]
 
 Address = tuple[str, int]
 #: Kinds of events, statuses of gRPC, and bytes of replies that wait: csrc/http2/http2.h.
@@ -35,10 +24,6 @@ _CANCELLED, _DEADLINE_EXCEEDED, INTERNAL, _UNAVAILABLE = 1, 4, 13, 14
 MUCH = 256 << 10
 #: Events that are taken together: what tickets stand for is served once for all of them.
 _TOGETHER = 64
-#: Bytes that the transport keeps before it says that the client does not read.
-_HIGH = 256 << 10
-#: Seconds for the first frames of HTTP/2.
-_GREETING_S = 10.0
 #: Clients that mean for ever say so in years.
 _DEADLINE_MAX_S = 86400.0 * 30
 
@@ -147,19 +132,27 @@ class Serving(NamedTuple):
 
 
 class Calls(Protocol):
-    """The session of a connection, as the calls need it: see Session."""
+    """The session of a connection, as the calls need it."""
 
-    def events(self, most: int, /) -> list[tuple[Any, ...]]: ...
+    def events(self, most: int, /) -> list[tuple[Any, ...]]:
+        """Returns what has happened next, so many at most: kind (of csrc/http2/http2.h), stream,
+        request; of a call, and of one that asks to be admitted, also method, metadata (not to be
+        changed) and the seconds that the client waits (-1: for ever)."""
 
-    def send(self, stream: int, reply: bytes, last: bool, /) -> int: ...
+    def send(self, stream: int, reply: bytes, last: bool, /) -> int:
+        """Sends a reply. Returns how many bytes of the call wait to be sent; -1: it is over."""
 
-    def finish(self, stream: int, status: int, text: str | None, /) -> None: ...
+    def finish(self, stream: int, status: int, text: str | None, /) -> None:
+        """Ends a call with a status of gRPC."""
 
-    def admit(self, stream: int, /) -> None: ...
+    def admit(self, stream: int, /) -> None:
+        """Lets a long request come."""
 
-    def taken(self, stream: int, size: int, /) -> None: ...
+    def taken(self, stream: int, size: int, /) -> None:
+        """Notes that one request of so many bytes was served."""
 
-    def go_away(self) -> None: ...
+    def go_away(self) -> None:
+        """Tells the client to begin no more calls here."""
 
 
 class CallsOfConnection:
@@ -179,7 +172,6 @@ class CallsOfConnection:
         self._line = Line(self._turns, self._turn)
         #: What has happened, and waits for a turn.
         self._events: deque[tuple[Any, ...]] = deque()
-        self._began = 0
 
     @property
     def known(self) -> bool:
@@ -216,14 +208,8 @@ class CallsOfConnection:
         for stream in list(self._streams.values()):
             self._drop(stream)
 
-    def _soon(self) -> None:
-        """Sees to it that what is to be written is written soon."""
-
     def _served(self, metadata: dict[str, str]) -> None:
         """Notes that a call was served, or begins to be."""
-
-    def _emptied(self) -> None:
-        """Notes that no call is in progress any more."""
 
     def _turn(self) -> None:
         """Goes on with what waits in the line."""
@@ -281,7 +267,6 @@ class CallsOfConnection:
         refusal = await self._serving.admit(method, self.address, metadata, deadline)
         if refusal is None:
             self._calls.admit(number)
-            self._soon()
         else:
             self.send(number, refusal, True)
 
@@ -289,7 +274,6 @@ class CallsOfConnection:
         self, number: int, data: bytes, method: int, metadata: dict[str, str], timeout_s: float,
         found: Any = None,
     ) -> None:  # fmt: skip
-        self._began += 1
         self._metadata = metadata
         deadline = time.monotonic() + timeout_s if 0 <= timeout_s < _DEADLINE_MAX_S else None
         stream = self._streams[number] = Stream(self, number, metadata, deadline)
@@ -309,8 +293,6 @@ class CallsOfConnection:
             self.finish(stream.id, _CANCELLED, None)
         elif task.exception() is not None:
             self.finish(stream.id, INTERNAL, str(task.exception()))
-        if not self._streams:
-            self._emptied()
 
     def _drop(self, stream: Stream) -> None:
         if stream.task is not None:
@@ -326,177 +308,10 @@ class CallsOfConnection:
         stream = self._streams.get(number) if last else None
         if stream is not None:  # before its client can call again
             self._served(stream.metadata)
-        waiting = self._calls.send(number, data, last)
-        self._soon()
-        return waiting
+        return self._calls.send(number, data, last)
 
     def finish(self, number: int, status: int, text: str | None) -> None:
         self._calls.finish(number, status, text)
-        self._soon()
 
     def taken(self, number: int, size: int) -> None:
         self._calls.taken(number, size)
-        self._soon()
-
-
-class Http2Connection(CallsOfConnection, asyncio.Protocol):
-    """Of the loop. ended: set when the connection is closed."""
-
-    def __init__(
-        self, service: Service, address: Address, serving: Serving, ended: asyncio.Future[None]
-    ) -> None:
-        self._session = Session(service)
-        super().__init__(self._session, address, serving)
-        self._service = service
-        self._holds = 0
-        self._ended = ended
-        self._budget = Budget.of(self._loop)
-        self._greeting: asyncio.TimerHandle | None = None
-        self._due = self._full = False
-        #: What was read, and waits for a turn.
-        self._unfed: list[bytes] = []
-        self._seen = 0
-        self._quiet_since = 0.0
-
-    # ---- the transport's side ----
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports do not derive from asyncio's classes, but have their methods.
-        self._transport = transport = cast(asyncio.Transport, transport)
-        transport.set_write_buffer_limits(high=_HIGH)
-        self._greeting = self._loop.call_later(_GREETING_S, self.close)
-        self._flush()
-
-    def data_received(self, data: bytes) -> None:
-        entered = self._turns.enter()
-        try:
-            if self._line.waits or self._turns.over:
-                self._unfed.append(data)
-                self._wait()
-                self._hold()
-            else:
-                self._take(data)
-        finally:
-            if entered:
-                self._turns.leave()
-
-    def _take(self, data: bytes) -> None:
-        session = self._session
-        self._due = True  # what is sent meanwhile goes with the rest
-        fine = session.feed(data)
-        self._handle()
-        if self._greeting is not None and session.greeted:
-            self._greeting.cancel()
-            self._greeting = None
-        self._flush()
-        self._hold()
-        if not fine:
-            self.close()
-
-    def _hold(self) -> None:
-        """Tells the budget what is kept for this connection, if that is much or was."""
-        held = self.holds()
-        if held != self._holds:
-            self._holds = held
-            self._budget.hold(self, held)
-
-    def holds(self) -> int:
-        """Returns the bytes of calls and their replies, of what was read, and of what the client
-        has not."""
-        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        return self._session.held + sum(map(len, self._unfed)) + unsent
-
-    def abort(self, why: str, detail: str = "") -> None:
-        """Closes at once."""
-        if self._transport is not None:
-            _quiet.warning(
-                why, "Closed the gRPC connection of %s: %s", self.address[0], detail or why
-            )
-            self._transport.abort()
-
-    def pause_writing(self) -> None:
-        self._full = True
-        if self._transport is not None:
-            self._transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        self._full = False
-        if self._transport is not None and not self._transport.is_closing():
-            if not self._line.waits:
-                self._transport.resume_reading()
-            self._flush_alone()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._unfed.clear()
-        self._budget.hold(self, 0)
-        # Whoever still holds on to this connection does not hold on to what was read with it.
-        self._calls = self._session = Session(self._service)
-        if self._greeting is not None:
-            self._greeting.cancel()
-        self._lost()
-        with contextlib.suppress(asyncio.InvalidStateError):
-            self._ended.set_result(None)
-
-    def _turn(self) -> None:
-        """Goes on with what waits in the line."""
-        transport = self._transport
-        if transport is None:
-            return
-        self._due = True  # as in _take()
-        self._handle()
-        while self._unfed and not self._line.waits and not transport.is_closing():
-            self._take(self._unfed.pop(0))
-            if self._turns.over and self._unfed:
-                self._wait()
-        if not self._line.waits and not self._full and not transport.is_closing():
-            transport.resume_reading()
-        self._flush()
-
-    # ---- what is written ----
-
-    def _emptied(self) -> None:
-        if self._session.done:
-            self._soon()  # it was waited for alone
-
-    def _soon(self) -> None:
-        if not self._due:
-            self._due = True
-            self._loop.call_soon(self._flush_alone)
-
-    def _flush_alone(self) -> None:
-        entered = self._turns.enter()
-        try:
-            self._flush()
-            self._hold()
-        finally:
-            if entered:
-                self._turns.leave()
-
-    def _flush(self) -> None:
-        self._due = False
-        transport, session = self._transport, self._session
-        if transport is None:
-            return
-        while not self._full and not transport.is_closing():
-            data = session.take()
-            if not data:
-                break
-            transport.write(data)
-        if self._line.waits:
-            return
-        if self._streams:
-            self._handle()  # of replies that were sent
-        elif session.done:
-            self.close()
-
-    # ---- the server's side ----
-
-    def leave(self) -> None:
-        super().leave()
-        self._flush()
-
-    def is_idle(self, now: float, idle_s: float) -> bool:
-        """Returns whether it had no call for so long. To be asked now and then."""
-        if self._streams or self._began != self._seen or not self._quiet_since:
-            self._seen, self._quiet_since = self._began, now
-        return not self._streams and now - self._quiet_since > idle_s

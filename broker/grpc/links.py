@@ -1,7 +1,7 @@
-"""Connections that a network thread owns (csrc/net/calls.c): it accepts, reads and writes them, in
-plain text and by TLS, and makes calls of what it reads. What Python serves of these comes here as
-events, and what it replies is written by the thread. Connections that begin with a PROXY header are
-handed to the loop as sockets (front.py), and come back once it is read.
+"""The port of gRPC. csrc/net accepts, reads and writes its connections (csrc/net/calls.c), in plain
+text and by TLS, and makes calls of what it reads. What Python serves of these comes here as events,
+and what it replies is written there. A broker has a thread for it, which serves the hot calls; at a
+proxy, which has no store, the loop has its turns.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from broker.loop.budget import Budget
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.processors.durable import DISK_IS_LATE, LOG_FAILED, SLAVES_ARE_LATE
-from broker.remoting.handed import give_back
 from broker.remoting.links import (
     Events,
     LinkTransport,
     TlsOfThreads,
     end_of_unopened,
+    limit_openings,
     text_of_event,
 )
 from broker.remoting.tls import TlsSettings
@@ -43,7 +43,7 @@ from broker.wire.codes import ResponseCode
 from pystore.format.compression import zlib_addresses
 from pystore.native import ffi, lib, raise_error
 
-__all__ = ["GrpcThread", "HotCalls", "LinkedCalls"]
+__all__ = ["GrpcPort", "HotCalls", "LinkedCalls"]
 
 _quiet = RateLimitedLogger(SafeLogger("broker.grpc"))
 
@@ -90,8 +90,8 @@ class LinkedSession:
         return [arrived.popleft() for _ in range(min(most, len(arrived)))]
 
     def send(self, stream: int, reply: bytes, last: bool, /) -> int:
-        """Sends as Session.send() does, but counts what was handed to the thread, and says MUCH
-        when that has to tell how much of it is sent."""
+        """Counts what was handed to the thread, and says MUCH when that has to tell how much of it
+        is sent."""
         if self._link is None:
             return -1
         waiting = self._sent.pop(stream, 0) + len(reply)
@@ -128,7 +128,7 @@ class LinkedSession:
     def know(self) -> None:
         """Notes that access control lets its client in."""
         if self._link is not None:
-            lib.ps_conn_know(lib.ps_link_conn(self._link))
+            lib.ps_link_know(self._link)
 
     def forget(self) -> None:
         link, self._link = self._link, None
@@ -207,12 +207,12 @@ class HotCalls:
     popped: Callable[[Any], None]
 
 
-class GrpcThread:
-    """The thread and its connections. Everything here happens on the event loop."""
+class GrpcPort:
+    """The port and its connections. Everything here happens on the event loop."""
 
     def __init__(
         self,
-        hot: HotCalls,
+        hot: HotCalls | None,
         service: Service,
         methods: Sequence[str],
         sock: socket.socket,
@@ -221,51 +221,45 @@ class GrpcThread:
         connections_max: int,
         idle_s: float,
         tls: TlsSettings,
-        handed: Callable[[socket.socket], None],
+        proxies: Sequence[tuple[int, int, int]],
         gone: Callable[[Address], None],
     ) -> None:
-        """Makes the port. methods: names, in the order of the service. sock: listens. handed: takes
-        a connection that the thread does not serve. gone: told of each client whose connection is
-        closed. Raises: OutOfMemory, StoreIOError."""
-        self._serving, self._handed, self._gone = serving, handed, gone
+        """Makes the port. hot: what a thread serves; None: there is none, and Python serves every
+        call. methods: names, in the order of the service. sock: listens. proxies: as Limits has
+        them. gone: told of each client whose connection is closed. Raises: OutOfMemory,
+        StoreIOError."""
+        self._serving, self._gone = serving, gone
         self._service, self._hot = service, hot
         self._loop = asyncio.get_running_loop()
         self._budget = Budget.of(self._loop)
-        self._connections_max = connections_max
         #: By the number of the link.
         self._links: dict[int, LinkedCalls] = {}
         self._metadata: dict[bytes, dict[str, str]] = {}
-        self._stopped = False
         error = ffi.new("ps_error *")
         conf = _conf(service, connections_max, idle_s)
         conf.budget = self._budget.handle
         self._tls = TlsOfThreads(tls)
-        conf.tls_only = self._tls.is_enforced
-        conf.send_method = methods.index("SendMessage")
-        conf.ack_method = methods.index("AckMessage")
-        conf.sends = ffi.cast("struct ps_h2_limits *", hot.sends.address)
-        conf.receive_method = methods.index("ReceiveMessage")
-        conf.end_method = methods.index("EndTransaction")
-        _limit_receives(conf, hot.settings)
-        self._handle: Any = lib.ps_net_start(hot.core, conf, sock.fileno(), ffi.NULL, error)
+        self._proxies = limit_openings(conf, self._tls, proxies, OPENING_MS / 1000)
+        core = ffi.NULL
+        if hot is not None:
+            core = hot.core
+            _serve_hot(conf, hot, methods)
+        self._handle: Any = lib.ps_net_start(core, conf, sock.fileno(), ffi.NULL, error)
         if self._handle == ffi.NULL:
             raise_error(error[0])
         self._does = {
             lib.PS_NET_OPENED: self._opened,
             lib.PS_NET_CLOSED: self._closed,
-            lib.PS_NET_HANDED: self._took_over,
             lib.PS_NET_RESTING: self._resting,
-            lib.PS_NET_ACKED: self._acked,
-            lib.PS_NET_HELD: self._held,
-            lib.PS_NET_POP_DUE: self._pop_due,
-            lib.PS_NET_POPPED: self._popped,
             lib.PS_NET_UNOPENED: self._unopened,
             lib.PS_NET_TLS_WANTED: self._tls_wanted,
         }
         #: How often the settings of clients have changed.
         self._settings = 0
-        hot.clients.changed = self._settled
-        hot.renewals.on_first(lambda: lib.ps_net_renewing(self._handle))
+        if hot is not None:
+            self._does |= _events_of_hot(hot)
+            hot.clients.changed = self._settled
+            hot.renewals.on_first(lambda: lib.ps_net_renewing(self._handle))
         self._tls.start(self._handle)
         self._events = Events(self._handle, self._take)
 
@@ -283,23 +277,10 @@ class GrpcThread:
         """Calls that wait for messages in the thread, which no connection here counts."""
         return int(lib.ps_net_waiting(self._handle)) if self._handle is not None else 0
 
-    def leave_room(self, on_the_loop: int) -> None:
-        """Sets how many connections of the port are the loop's."""
-        if self._handle is not None:
-            lib.ps_net_limit(self._handle, max(0, self._connections_max - on_the_loop))
-
-    # ---- what comes back from the loop ----
-
-    async def speaks_tls(self) -> bool:
-        return await self._tls.is_spoken()
-
-    def take_back(self, sock: socket.socket, source: Address | None) -> None:
-        """Takes a connection whose PROXY header was taken. source: whom it speaks for; None: its
-        peer."""
-        if self._stopped:
-            sock.close()
-        else:
-            give_back(self._handle, sock, source)
+    @property
+    def calls(self) -> int:
+        """Calls in progress."""
+        return self.waiting + sum(each.calls for each in self._links.values())
 
     # ---- the end ----
 
@@ -312,7 +293,6 @@ class GrpcThread:
         self._events.stop()
         self._tls.stop()
         lib.ps_net_stop(self._handle)
-        self._stopped = True
         self._events.take_all()
         for each in list(self._links.values()):
             self._end(each)
@@ -338,7 +318,7 @@ class GrpcThread:
             each.handle_arrived()
 
     def _event_of(self, row: Any) -> tuple[Any, ...]:
-        """Returns an event as Session.events() has it."""
+        """Returns an event as Calls.events() has it."""
         call = row.call
         data = bytes(ffi.buffer(row.data, row.len)) if row.len else b""
         if not call.headers_len and call.method < 0:
@@ -394,33 +374,6 @@ class GrpcThread:
         link.end()
         self._gone(link.address)
 
-    def _took_over(self, _: LinkedCalls | None, row: Any) -> None:
-        sock = socket.socket(fileno=row.number)
-        if self._stopped:
-            sock.close()
-        else:
-            self._handed(sock)
-
-    def _acked(self, _: LinkedCalls | None, row: Any) -> None:
-        group, *handles = text_of_event(row).split("\n")
-        for given in handles:
-            self._hot.renewals.release(group, given)
-
-    def _pop_due(self, _: LinkedCalls | None, row: Any) -> None:
-        self._hot.expect(row.value)
-
-    def _popped(self, _: LinkedCalls | None, row: Any) -> None:
-        self._hot.popped(row)
-
-    def _held(self, _: LinkedCalls | None, row: Any) -> None:
-        client, group, topic, *messages = text_of_event(row).split("\n")
-        if self._hot.clients.get(client) is None:  # it has just left
-            return
-        for each in messages:
-            attempts, handle = each.split(" ", 1)
-            receipt = Receipt.parse(handle)
-            self._hot.renewals.hold(client, group, topic, receipt, int(attempts))
-
     # ---- clients ----
 
     def _settled(self) -> None:
@@ -429,6 +382,8 @@ class GrpcThread:
             lib.ps_net_settled(self._handle)
 
     def _trusted(self, client_id: str) -> tuple[str, int, bool, int, int]:
+        if self._hot is None:
+            return "", 0, False, 0, 0
         client, attempts, fifo, request_ms = self._hot.clients.get(client_id), 0, False, 0
         if client is not None and not client.is_producer and not client.is_lite:
             attempts = client.settings.backoff_policy.max_attempts
@@ -440,7 +395,37 @@ class GrpcThread:
         _quiet.warning("accept", "Cannot accept a gRPC connection: %s", os.strerror(row.number))
 
 
-def _limit_receives(conf: Any, own: ProxySettings) -> None:
+def _events_of_hot(hot: HotCalls) -> dict[int, Callable[[LinkedCalls | None, Any], None]]:
+    """Returns what is done at events of calls that the thread serves."""
+
+    def acked(_: LinkedCalls | None, row: Any) -> None:
+        group, *handles = text_of_event(row).split("\n")
+        for given in handles:
+            hot.renewals.release(group, given)
+
+    def held(_: LinkedCalls | None, row: Any) -> None:
+        client, group, topic, *messages = text_of_event(row).split("\n")
+        if hot.clients.get(client) is None:  # it has just left
+            return
+        for each in messages:
+            attempts, handle = each.split(" ", 1)
+            hot.renewals.hold(client, group, topic, Receipt.parse(handle), int(attempts))
+
+    return {
+        lib.PS_NET_ACKED: acked,
+        lib.PS_NET_HELD: held,
+        lib.PS_NET_POP_DUE: lambda _, row: hot.expect(row.value),
+        lib.PS_NET_POPPED: lambda _, row: hot.popped(row),
+    }
+
+
+def _serve_hot(conf: Any, hot: HotCalls, methods: Sequence[str]) -> None:
+    own = hot.settings
+    conf.sends = ffi.cast("struct ps_h2_limits *", hot.sends.address)
+    conf.send_method = methods.index("SendMessage")
+    conf.ack_method = methods.index("AckMessage")
+    conf.receive_method = methods.index("ReceiveMessage")
+    conf.end_method = methods.index("EndTransaction")
     conf.invisible_min_ms, conf.invisible_max_ms = own.invisible_min_ms, own.invisible_max_ms
     conf.invisible_ms, conf.renews = own.invisible_default_ms, own.renew
     conf.poll_min_ms, conf.poll_max_ms = own.poll_min_ms, own.poll_max_ms
@@ -463,7 +448,7 @@ def _conf(service: Service, connections_max: int, idle_s: float) -> Any:
     made.write_high, made.write_low = _HIGH, _LOW
     made.unsent_max = 1 << 62  # replies wait in the session instead, which has its own limit
     made.idle_ms = int(idle_s * 1000)
-    made.opening_ms, made.linger_ms = OPENING_MS, _LINGER_MS
+    made.linger_ms = _LINGER_MS
     made.h2 = ffi.cast("struct ps_h2_functions *", net_functions())
     made.h2_conf = ffi.cast("struct ps_h2_conf *", service.address)
     return made

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from broker.grpc._http2 import Service
 from broker.grpc.calls import HEADERS, Call, Handlers
-from broker.grpc.front import Front
-from broker.grpc.http2 import INTERNAL, Address, Http2Connection, Serving, Stream
-from broker.grpc.links import GrpcThread, HotCalls
+from broker.grpc.http2 import INTERNAL, Address, Serving, Stream
+from broker.grpc.links import GrpcPort, HotCalls
 from broker.grpc.messages import set_millis
 from broker.grpc.schema import METHODS, SERVICE, DecodeError, Method
 from broker.grpc.settings import ProxySettings
@@ -33,8 +33,6 @@ _HEADERS_MAX = 8 << 10
 _ASK_FROM = 64 << 10
 #: A status of gRPC.
 _INVALID_ARGUMENT = 3
-#: How often, in the time after which an idle connection is closed, they are looked at.
-_LOOKS = 4
 _POLL_S = 0.02
 
 
@@ -50,20 +48,19 @@ class GrpcServer:
         *,
         tls: TlsSettings,
         connections_max: int,
-        trusts: Callable[[str], bool],
+        proxies: Sequence[tuple[int, int, int]],
         gone: Callable[[Address], None],
         check: Callable[[Call], Awaitable[None]],
         is_known: Callable[[Call], bool],
         hot: HotCalls | None = None,
     ) -> None:
-        """Takes the methods. check: raises Problem for a call whose signature is wrong or missing.
-        is_known: says whether access control is on and the call has a signature that is right, as
-        far as can be told at once. hot: what a network thread serves, which owns the connections
-        then; without it the loop has all of them."""
+        """Takes the methods, and a bound socket. proxies: as Limits has them. check: raises Problem
+        for a call whose signature is wrong or missing. is_known: says whether access control is on
+        and the call has a signature that is right, as far as can be told at once. hot: what a
+        network thread serves; without it there is none."""
         self._methods = [(METHODS[name], handler) for name, handler in handlers.items()]
         self._check = check
         self._is_known = is_known
-        self._idle_s = settings.idle_ms / 1000
         self._service = Service(
             tuple((f"/{SERVICE}/{m.name}".encode(), m.streams_in) for m, _ in self._methods),
             streams_max=_STREAMS_MAX,
@@ -74,65 +71,45 @@ class GrpcServer:
             headers=tuple(name.encode() for name in HEADERS),
         )
         self._serving = Serving(self._serve, self._admit, self._proves)
-        self._hot, self._sock, self._max, self._gone = hot, sock, connections_max, gone
-        self._tls = tls
-        self._front = Front(
-            sock, self._speak, tls, connections_max, trusts, gone,
-            self._start_thread if hot is not None else None,
+        self._sock = sock
+        self._make_port = partial(
+            GrpcPort, hot, self._service, [method.name for method, _ in self._methods], sock,
+            self._serving, connections_max=connections_max, idle_s=settings.idle_ms / 1000,
+            tls=tls, proxies=proxies, gone=gone,
         )  # fmt: skip
-        self._looking: asyncio.TimerHandle | None = None
+        self._port: GrpcPort | None = None
 
     async def start(self) -> None:
-        self._front.start()
-        self._look()
+        self._sock.setblocking(False)
+        self._sock.listen(1024)
+        self._port = self._make_port()
 
     async def stop(self, drain_s: float) -> None:
         """Answers the calls in progress for drain_s at most."""
-        if self._looking is not None:
-            self._looking.cancel()
-        self._front.refuse()
-        for connection in self._front.connections:
-            connection.leave()
-        until = time.monotonic() + drain_s
-        while self._front.calls and time.monotonic() < until:
-            await asyncio.sleep(_POLL_S)
-        for connection in self._front.connections:
-            connection.give_up()
-        await asyncio.sleep(0)  # what was said last is written
-        await asyncio.sleep(0)
-        await self._front.stop()
-
-    def _speak(self, address: Address, ended: asyncio.Future[None]) -> Http2Connection:
-        return Http2Connection(self._service, address, self._serving, ended)
-
-    def _start_thread(self, handed: Callable[[socket.socket], None]) -> GrpcThread:
-        assert self._hot is not None
-        methods = [method.name for method, _ in self._methods]
-        return GrpcThread(
-            self._hot, self._service, methods, self._sock, self._serving,
-            connections_max=self._max, idle_s=self._idle_s, tls=self._tls,
-            handed=handed, gone=self._gone,
-        )  # fmt: skip
+        port, self._port = self._port, None
+        if port is not None:
+            port.deafen()
+            for connection in port.connections:
+                connection.leave()
+            until = time.monotonic() + drain_s
+            while port.calls and time.monotonic() < until:
+                await asyncio.sleep(_POLL_S)
+            for connection in port.connections:
+                connection.give_up()
+            await asyncio.sleep(0)  # what was said last is written
+            await asyncio.sleep(0)
+            port.stop()
+        self._sock.close()
 
     @property
     def connection_count(self) -> int:
-        return len(self._front.connections)
+        return len(self._port.connections) if self._port is not None else 0
 
     def times(self) -> dict[str, tuple[list[int], float]]:
         """Returns of each method that was called, answered calls by how long they took, and the
         seconds of all."""
         rows = zip(self._methods, self._service.times(), strict=True)
         return {method.name: row for (method, _), row in rows if any(row[0])}
-
-    def _look(self) -> None:
-        """Closes connections that are idle; a network thread closes its own."""
-        now = time.monotonic()
-        for connection in self._front.on_the_loop:
-            if connection.is_idle(now, self._idle_s):
-                connection.leave()
-                connection.close()
-        later = self._idle_s / _LOOKS
-        self._looking = asyncio.get_running_loop().call_later(later, self._look)
 
     async def _admit(
         self, number: int, address: Address, metadata: dict[str, str], deadline: float | None

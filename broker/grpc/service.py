@@ -63,7 +63,7 @@ class GrpcService(Generic[_Made]):
             sock,
             tls=tls,
             connections_max=limits.connections_max,
-            trusts=limits.proxies,
+            proxies=limits.proxies,
             gone=self._gone,
             check=self.broker.check_name,
             is_known=self.broker.is_known,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from broker.loop.lifetime import Closing
 from broker.remoting.connection import Connection, Endpoint, Limits
 from broker.remoting.server import Told
-from broker.remoting.tls import TlsIntake
+from broker.remoting.tls import reason_of
 from broker.wire.codes import ResponseCode
 from broker.wire.command import ONEWAY, Command
 from broker.wire.framer import FramerFactory
@@ -151,13 +151,15 @@ class RemotingClient(Closing):
             near = self._connector(address, lambda: Connection(self._shared))
             if near is not None:
                 return near
-        made = self._make(host)
+        made = Connection(self._shared)
         try:
             await self._open(made, host, port)
         except TimeoutError:
             raise TimeoutError(
                 f"{address} did not accept a connection within {self._connect_s:g} s"
             ) from None
+        except ssl.SSLError as failed:
+            raise ConnectionError(f"no TLS with {address}: {reason_of(failed)}") from None
         except ConnectionError as failed:
             refused = isinstance(failed, ConnectionRefusedError)  # nobody listens there
             kind = ConnectionRefusedError if refused else ConnectionError
@@ -169,20 +171,12 @@ class RemotingClient(Closing):
     async def _open(self, made: Connection, host: str, port: int) -> None:
         try:
             async with asyncio.timeout(self._connect_s):
-                await asyncio.get_running_loop().create_connection(lambda: made, host, port)
-                if isinstance(made.intake, TlsIntake):
-                    await made.intake.start()
+                await asyncio.get_running_loop().create_connection(
+                    lambda: made, host, port, ssl=self._tls
+                )
         except BaseException:
             made.cut()
             raise
-
-    def _make(self, host: str) -> Connection:
-        tls = self._tls
-        if tls is None:
-            return Connection(self._shared)
-        return Connection(
-            self._shared, lambda connection: TlsIntake(connection, tls, False, host=host)
-        )
 
     async def close(self) -> None:
         self._closed = True

@@ -1,7 +1,7 @@
 """One connection, accepted or made: commands in, answers out. It is the Peer of the processors.
 
-What it reads goes through an *intake* while one is there (the detection on the first bytes, then
-TLS), and into the framer. All answers to one read are written at once. Limits of a connection:
+What it reads goes into the framer. All answers to one read are written at once. Limits of a
+connection:
 
 - A peer that does not read its answers is not read from, until it does (``write_high``).
 - No more than ``in_work_max`` of its requests are in progress, and no more are queued; once their
@@ -50,16 +50,16 @@ from broker.wire.framer import (
 from broker.wire.handlers import Handler, Handlers
 from broker.wire.outstanding import EitherWaiter, Outstanding, Waiter
 
-__all__ = ["Connection", "Endpoint", "Intake", "Limits", "Parts"]
+__all__ = ["Connection", "Endpoint", "Limits", "Parts"]
 
 #: What holds a connection up: bits of Connection._held. It does not read its answers; it has enough
 #: in progress; enough of its requests are queued; one of them waits until another is done (alone()
-#: in turns.py); more was read before what it waits with had its turn; it opens.
-WRITES, WORK, FULL, ALONE, TURN, OPENS = 1, 2, 4, 8, 16, 32
+#: in turns.py); more was read before what it waits with had its turn.
+WRITES, WORK, FULL, ALONE, TURN = 1, 2, 4, 8, 16
 #: Then its requests wait. Its answers do not: a request in progress may wait for them.
 BUSY = WRITES | WORK | ALONE
 #: Then nothing is read.
-PAUSED = WRITES | FULL | TURN | OPENS
+PAUSED = WRITES | FULL | TURN
 #: Bytes that a peer has not read, from which on they are counted.
 UNREAD_MIN = 4096
 #: Bytes of a body from which on it is counted; of those that wait or are in progress.
@@ -68,6 +68,8 @@ BODY_MIN, ASKED_MAX = 1024, 4 << 20
 REMARK_MAX = 4096
 #: MQVersion of the first that knows GO_AWAY: V5_3_1 does not (NettyRemotingAbstract).
 GO_AWAY_VERSION = 476
+#: Every address of either IP version.
+EVERYBODY = (4, 0, (1 << 32) - 1), (6, 0, (1 << 128) - 1)
 
 _quiet = RateLimitedLogger(SafeLogger("broker.remoting"))
 
@@ -85,9 +87,9 @@ class Limits:
     unsent_max: int = 64 << 20
     in_work_max: int = 8192
     connections_max: int = 65536
-    #: Whether a peer at this address may say in a PROXY header whom it speaks for.
-    proxies: Callable[[str], bool] = lambda host: True
-    #: Time for the first bytes of a connection, its TLS handshake included.
+    #: Peers that may say in a PROXY header whom they speak for: IP version, first and last address.
+    proxies: tuple[tuple[int, int, int], ...] = EVERYBODY
+    #: Time for a PROXY header and what follows it, and for a TLS handshake.
     opening_s: float = 10.0
     #: Time that a connection we close may take to read what was written to it.
     linger_s: float = 5.0
@@ -120,30 +122,12 @@ class Endpoint:
         self.ours = ours
         self.connections: set[Connection] = set()
         self.wheel = IdleWheel(limits.idle_s)
-        #: For an intake to read into; what it reads, it takes away at once.
+        #: To read into where there is no memory for more.
         self.scratch = memoryview(bytearray(64 << 10))
         #: One of the connections works on what it has read.
         self.reading = False
         #: Requests that were answered with GO_AWAY.
         self.turned_away = 0
-
-
-class Intake(Protocol):
-    """What stands between the socket and the framer (opening.py, tls.py)."""
-
-    def buffer(self, hint: int) -> memoryview: ...
-
-    def received(self, count: int) -> None:
-        """Takes `count` bytes; 0 asks for what was held back while the connection was paused."""
-
-    def write(self, parts: Parts) -> None:
-        """Writes what comes out of the framer and the handlers."""
-
-    def finish(self) -> None:
-        """Ends the writing: nothing more will be written."""
-
-    def closed(self) -> None:
-        """Follows the end of the connection."""
 
 
 class Near(Protocol):
@@ -159,9 +143,6 @@ class Near(Protocol):
         already."""
 
 
-IntakeFactory = Callable[["Connection"], Intake]
-
-
 class Connection(asyncio.BufferedProtocol):
     """One connection. It satisfies Peer (handlers.py), and all of it happens on the loop that it
     was made on."""
@@ -173,16 +154,11 @@ class Connection(asyncio.BufferedProtocol):
         "_asked", "_asks", "_backlog", "_budget", "_closing", "_failed", "_flush_due", "_framer",
         "_gathering", "_handlers", "_held", "_holds", "_leaving", "_line", "_loop",
         "_outstanding", "_parts_bytes", "_shared", "_stopped", "_tasks", "_transport", "_turns",
-        "_unfinished", "_unread", "_unsent", "address", "closed", "in_process", "intake", "local",
+        "_unfinished", "_unread", "_unsent", "address", "closed", "in_process", "local",
         "near", "parts", "reads", "seen", "state",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        shared: Endpoint,
-        intake: IntakeFactory | None = None,
-        framer: FramerFactory | None = None,
-    ) -> None:
+    def __init__(self, shared: Endpoint, framer: FramerFactory | None = None) -> None:
         """Makes a connection. framer: None stands for that of `shared`."""
         self.address: tuple[str, int] = ("", 0)
         #: Our own end of it.
@@ -201,7 +177,6 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._framer: Framer = (framer or shared.framer)(self)
-        self.intake: Intake | None = intake(self) if intake is not None else None
         #: What flush() writes.
         self.parts: Parts = []
         self._parts_bytes = 0
@@ -229,11 +204,6 @@ class Connection(asyncio.BufferedProtocol):
         #: Who waits until the peer has read what was written.
         self._unread: list[asyncio.Future[None]] = []
 
-    @property
-    def scratch(self) -> memoryview:
-        """Returns the room to read into that all connections share."""
-        return self._shared.scratch
-
     # ---- the loop calls these ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -248,11 +218,6 @@ class Connection(asyncio.BufferedProtocol):
         self.in_process = bool(transport.get_extra_info("in_process"))
         self._shared.connections.add(self)
         self._shared.wheel.add(self)
-        if self.intake is None:
-            self.opened()
-
-    def opened(self) -> None:
-        """Announces the connection, since its first bytes are known to be ours."""
         if self._shared.on_connect is not None:
             self._shared.on_connect(self)
 
@@ -271,8 +236,6 @@ class Connection(asyncio.BufferedProtocol):
         self._framer.close()
         self._holds = False
         self._budget.hold(self, 0)
-        if self.intake is not None:
-            self.intake.closed()
         if self._shared.on_close is not None:
             self._shared.on_close(self)
 
@@ -283,10 +246,7 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Returns room to read into. It must not raise anything nor close this connection, since
         libuv reads after it."""
-        intake = self.intake
         try:
-            if intake is not None:
-                return intake.buffer(sizehint)
             room = self._framer.buffer(sizehint)
             if not self._holds:
                 return room
@@ -346,8 +306,7 @@ class Connection(asyncio.BufferedProtocol):
     def direct(self) -> tuple[int, int] | None:
         """Does the server's part of Near.direct."""
         if (
-            self._closing or self._held & PAUSED or self._shared.reading
-            or self.intake is not None or self._line.waits
+            self._closing or self._held & PAUSED or self._shared.reading or self._line.waits
         ):  # fmt: skip
             return None
         self.touch()
@@ -364,17 +323,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take(self, count: int) -> None:
         """Takes `count` bytes; 0 asks for what was held back."""
-        intake = self.intake
         try:
             if self._failed is not None:
                 raise self._failed
-            if intake is None:
-                self._read(count)
-                return
-            if not count and self._framer.more:
-                self._read(0)
-            if count or not self._line.waits:
-                intake.received(count)
+            self._read(count)
         except BadFrame as bad:
             self.abort("malformed frame", str(bad))
         except Exception as error:  # noqa: BLE001 - one peer's bytes must not end the server
@@ -450,23 +402,6 @@ class Connection(asyncio.BufferedProtocol):
             self._line.wait()
 
     # ---- what is read ----
-
-    def feed(self, data: memoryview) -> None:
-        """Gives the framer bytes that an intake has read. Raises: BadFrame."""
-        at = 0
-        while at < len(data) and not self._closing:
-            room = self._framer.buffer(len(data) - at)
-            count = min(len(room), len(data) - at)
-            room[:count] = data[at : at + count]
-            at += count
-            self._read(count)
-
-    def room(self, hint: int) -> memoryview:
-        """Returns the framer's buffer, for an intake that can read into it; fed() must follow."""
-        return self._framer.buffer(hint)
-
-    def fed(self, count: int) -> None:
-        self._read(count)
 
     def took(self, commands: Sequence[Command]) -> None:
         """Serves what a network thread has read and the core does not serve (links.py)."""
@@ -589,16 +524,6 @@ class Connection(asyncio.BufferedProtocol):
         self._held |= why
         self._steer()
 
-    def read_on_after(self, work: asyncio.Future[None]) -> None:
-        """Reads nothing until `work` is done; then its intake is asked for what it held back."""
-        self._hold(OPENS)
-
-        def done(_: object) -> None:
-            if self.open:
-                self._release(OPENS)
-
-        work.add_done_callback(done)
-
     def _steer(self) -> None:
         """Reads, or stops reading."""
         transport = self._transport
@@ -711,20 +636,12 @@ class Connection(asyncio.BufferedProtocol):
     def flush(self) -> None:
         """Writes what was sent and what the framer has answered."""
         self._flush_due = False
-        parts = self.parts
-        if not parts or self._closing or self._transport is None:
+        parts, transport = self.parts, self._transport
+        if not parts or self._closing or transport is None:
             return
         self.parts, self._parts_bytes = [], 0
         self.seen = self._shared.wheel.now
-        if self.intake is None:
-            self.write_out(parts)
-        else:
-            self.intake.write(parts)
-
-    def write_out(self, parts: Parts) -> None:
-        """Writes to the socket, without change."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport.is_closing():
             return
         if len(parts) == 1:
             transport.write(parts[0])
@@ -839,8 +756,6 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing or self._transport is None:
             return
         self.flush()
-        if self.intake is not None:
-            self.intake.finish()
         self._closing = True
         self._backlog.clear()
         transport = self._transport

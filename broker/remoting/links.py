@@ -3,8 +3,7 @@
 A network thread accepts, reads and writes them, in plain text and by TLS, and has the core serve
 what it can without Python. A port without a core has no thread: the loop turns it (Events). What
 needs Python comes here as events: each connection of the thread has a :class:`Connection` of its
-own, whose transport writes through the thread. Connections that begin with a PROXY header are
-handed to the loop as sockets, and go back once it is read (handed.py).
+own, whose transport writes through the thread.
 """
 
 from __future__ import annotations
@@ -24,12 +23,11 @@ from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import PIECE_S
 from broker.remoting.connection import Connection, Endpoint, Parts
-from broker.remoting.handed import Headers, give_back, may_be_header
 from broker.remoting.tls import TlsSettings
 from broker.wire.codec import BadFrame
 from broker.wire.command import Command
 from broker.wire.framer import Link, PlainFramer
-from pystore.errors import StoreError, UsedAfterFork
+from pystore.errors import BadArgument, StoreError, UsedAfterFork
 from pystore.native import ffi, lib, raise_error
 
 __all__ = [
@@ -38,6 +36,7 @@ __all__ = [
     "NetThreads",
     "TlsOfThreads",
     "end_of_unopened",
+    "limit_openings",
     "popped_of_event",
     "text_of_event",
 ]
@@ -62,23 +61,18 @@ class NetThreads:
         numbers: range,
         sock: socket.socket,
         shared: Endpoint,
-        handed: Callable[[socket.socket, float], None],
+        over: Endpoint,
         tls: TlsSettings,
         delegated: int = 0,
     ) -> None:
         """Starts threads of these numbers, which no other port of the core has; without a core
-        there are none, whatever `numbers` says. `sock` listens; `handed` takes a connection that
-        no thread serves, and the seconds that it has for its first bytes. `delegated` has the
-        PS_DELEGATE_ bits of what the core does not serve.
+        there are none, whatever `numbers` says. `sock` listens; `over` is for connections that are
+        too many, and `delegated` has the PS_DELEGATE_ bits of what the core does not serve.
 
         Raises: OutOfMemory, StoreIOError."""
-        self.core, self.shared, self._handed, self.delegated = core, shared, handed, delegated
+        self.core, self.shared, self.over, self.delegated = core, shared, over, delegated
         self.tls = TlsOfThreads(tls)
         self.loop = asyncio.get_running_loop()
-        limits = shared.limits
-        self._headers = Headers(
-            limits.opening_s, limits.proxies, tls, self.tls.is_spoken, self._give_back, self._serve
-        )
         self._stopped = False
         self._pid = os.getpid()
         self.budget = Budget.of(self.loop)
@@ -112,49 +106,26 @@ class NetThreads:
         if os.getpid() != self._pid:
             raise UsedAfterFork(f"the network threads are those of the process {self._pid}")
 
-    # ---- limits that are shared with connections of the loop ----
+    # ---- connections ----
 
     @property
     def count(self) -> int:
-        """Returns the connections of the port: of the threads, those that have not said anything
-        among them, and of the loop, those whose header it reads among them."""
-        return int(lib.ps_net_links(self._first)) + self._on_the_loop
+        """Returns the connections of the port, those that have not said anything and those within
+        the process among them."""
+        links = sum(len(each.links) for each in self._threads) - len(self.over.connections)
+        return int(lib.ps_net_links(self._first)) + len(self.shared.connections) - links
 
     @property
     def reads(self) -> int:
         """Returns how often the threads have read from a connection."""
         return sum(int(lib.ps_net_turns(each.handle)) for each in self._threads)
 
-    @property
-    def _on_the_loop(self) -> int:
-        links = sum(len(each.links) for each in self._threads)
-        return len(self.shared.connections) - links + len(self._headers)
-
-    def _limit(self) -> None:
-        links_max = self.shared.limits.connections_max - self._on_the_loop
-        lib.ps_net_limit(self._first, max(0, links_max))
-
-    def take_over(self, sock: socket.socket, first: int) -> None:
-        """Takes a connection that no thread serves as it is; `first` is its first byte, -1 means
-        that it is one too many."""
-        if self._stopped:
-            sock.close()
-        elif may_be_header(first):
-            self._headers.read(sock)
-            self._limit()
-        else:
-            self._serve(sock, self.shared.limits.opening_s)
-
-    def _serve(self, sock: socket.socket, seconds: float) -> None:
-        self._handed(sock, seconds)
-        self._limit()
-
-    def _give_back(self, sock: socket.socket, source: tuple[str, int] | None) -> None:
-        if self._stopped:
-            sock.close()
-            return
-        give_back(self._first, sock, source)
-        self._limit()
+    def refuse(self) -> Endpoint:
+        """Returns the endpoint of one that is too many."""
+        _quiet.warning(
+            "too many connections", "%d connections are open; new ones are refused", self.count
+        )
+        return self.over
 
     # ---- the end ----
 
@@ -162,10 +133,6 @@ class NetThreads:
         """Accepts no further connections. Raises: UsedAfterFork."""
         self._check_process()
         lib.ps_net_deafen(self._first)
-
-    def end_headers(self) -> None:
-        """Closes connections whose header is not read; the loop needs a turn for it."""
-        self._headers.close()
 
     def stop(self) -> None:
         """Ends the threads and what connections are left. Raises: UsedAfterFork."""
@@ -201,6 +168,8 @@ class NetThread:
         self.links: dict[int, LinkConnection] = {}
         error = ffi.new("ps_error *")
         conf = _conf(number, port)
+        limits = port.shared.limits
+        self._proxies = limit_openings(conf, port.tls, limits.proxies, limits.opening_s)
         listens, accepts = (sock.fileno(), ffi.NULL) if first is None else (-1, first.handle)
         #: ps_net *; None after the end.
         core = port.core.handle if port.core is not None else ffi.NULL
@@ -210,7 +179,6 @@ class NetThread:
         self._does = {
             lib.PS_NET_OPENED: self._opened,
             lib.PS_NET_CLOSED: self._closed,
-            lib.PS_NET_HANDED: self._took_over,
             lib.PS_NET_UNREAD: self._unread,
             lib.PS_NET_RESTING: self._resting,
             lib.PS_NET_UNOPENED: self._unopened,
@@ -271,7 +239,8 @@ class NetThread:
 
     def _opened(self, _: LinkConnection | None, row: Any) -> None:
         host, port, own, own_port = text_of_event(row).split(" ")
-        made = LinkConnection(self._shared, row.link, self._core)
+        shared = self._port.refuse() if row.number else self._shared
+        made = LinkConnection(shared, row.link, self._core)
         transport = LinkTransport(
             row.link, (host, int(port)), (own, int(own_port)),
             made.pause_writing if self._core is None else None,
@@ -289,9 +258,6 @@ class NetThread:
         elif why:
             connection.log_end(why, detail)
         connection.connection_lost(None)
-
-    def _took_over(self, _: LinkConnection | None, row: Any) -> None:
-        self._port.take_over(socket.socket(fileno=row.number), row.value)
 
     def _unread(self, connection: LinkConnection | None, row: Any) -> None:
         if connection is None:
@@ -339,9 +305,8 @@ def _events_of_core(core: Core) -> dict[int, Callable[[LinkConnection | None, An
 
 def end_of_unopened(row: Any) -> tuple[str, str, str]:
     """Returns the peer's address of a PS_NET_UNOPENED, the kind of its end, and its cause."""
-    peer, _, end = text_of_event(row).partition("\n")
+    peer, why, detail, *_ = (text_of_event(row) + "\n").split("\n")
     host, _, port = peer.partition(" ")
-    why, _, detail = end.partition(": ")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}", why, detail
 
 
@@ -362,11 +327,24 @@ def _conf(number: int, port: NetThreads) -> Any:
     made.write_high, made.write_low = limits.write_high, limits.write_low
     made.unsent_max = limits.unsent_max
     made.budget, made.delegated = port.budget.handle, port.delegated
-    made.tls_only = port.tls.is_enforced
-    made.opening_ms = int(limits.opening_s * 1000)
     made.idle_ms = int(limits.idle_s * 1000)
     made.linger_ms = int(limits.linger_s * 1000)
     return made
+
+
+def limit_openings(
+    conf: Any, tls: TlsOfThreads, proxies: Sequence[tuple[int, int, int]], opening_s: float
+) -> Any:
+    """Sets what a ``ps_net_conf *`` says of first bytes, and returns what must live as long as the
+    threads. proxies: as Limits has them."""
+    runs = ffi.new("ps_net_run[]", len(proxies))
+    for run, (version, low, high) in zip(runs, proxies, strict=True):
+        run.width = width = 4 if version == 4 else 16
+        run.low[0:width], run.high[0:width] = low.to_bytes(width), high.to_bytes(width)
+    conf.proxies, conf.proxies_len = runs, len(proxies)
+    conf.opening_ms = int(opening_s * 1000)
+    conf.tls_only = tls.is_enforced
+    return runs
 
 
 class TlsOfThreads:
@@ -380,6 +358,8 @@ class TlsOfThreads:
         self._spoken: Any = None
         self._first: Any = None
         self._making: asyncio.Task[None] | None = None
+        #: Why there is none, as in a PS_NET_UNOPENED.
+        self._refusal = "TLS refused: tls.server.mode is disabled"
 
     @property
     def is_enforced(self) -> bool:
@@ -390,38 +370,35 @@ class TlsOfThreads:
         """Starts, once, with the first thread of the port (``ps_net *``)."""
         self._first = first
         self._tls.listeners.append(self._made_anew)
-        if self._tls.mode == "disabled" or self._tls.is_ready:
+        if self._is_disabled or self._tls.made is not None:
             self._speak()
 
     def _made_anew(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._speak)
 
-    async def is_spoken(self) -> bool:
-        """Returns whether the threads speak TLS; a certificate of our own is made first."""
-        if not self._tls.is_ready:
-            await self._make()
-        return self._first is not None and self._wished
-
     @property
-    def _wished(self) -> bool:
-        return self._tls.mode != "disabled" and self._tls.of_threads is not None
+    def _is_disabled(self) -> bool:
+        return self._tls.mode == "disabled"
 
     def prepare(self) -> None:
         """Prepares the context, since a client waits for TLS."""
         self._making = asyncio.get_running_loop().create_task(self._make())
 
     async def _make(self) -> None:
-        await asyncio.to_thread(self._tls.prepare)
+        try:
+            await asyncio.to_thread(self._tls.prepare)
+        except BadArgument as missing:
+            self._refusal = f"TLS refused\n{missing.text}"
         self._speak()
 
     def _speak(self) -> None:
-        """Lets the threads speak TLS. Without a context such connections are handed to the loop,
-        which says what is missing."""
+        """Lets the threads speak TLS, or has them refuse it."""
         if self._first is None:
             return
-        spoken = self._tls.of_threads if self._wished else ffi.NULL
-        lib.ps_net_speak_tls(self._first, spoken)
+        made = None if self._is_disabled else self._tls.made
+        spoken = made if made is not None else ffi.NULL
+        lib.ps_net_speak_tls(self._first, spoken, self._refusal.encode())
         self._spoken = spoken
 
     def stop(self) -> None:

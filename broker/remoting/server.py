@@ -5,18 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from typing import Any
 
 from broker.hot.core import Core
 from broker.loop.lifetime import Stopping
-from broker.loop.rate_limited_log import RateLimitedLogger
-from broker.loop.safe_log import SafeLogger
 from broker.loop.watchdog import Watchdog
 from broker.metrics.rpc import RpcTimes
 from broker.remoting.connection import Connection, Endpoint, Limits
 from broker.remoting.links import NetThreads
-from broker.remoting.opening import Opening
 from broker.remoting.tls import TlsSettings
 from broker.wire.codes import ResponseCode
 from broker.wire.command import Command
@@ -25,11 +20,7 @@ from broker.wire.handlers import Handler, Handlers, Peer
 
 __all__ = ["RemotingServer", "listening_socket"]
 
-#: How many connections over the limit are answered so; those beyond are closed silently.
-REFUSED_MAX = 64
 DRAIN_STEP_S = 0.01
-
-_quiet = RateLimitedLogger(SafeLogger("broker.remoting"))
 
 Told = Callable[[Connection], None]
 
@@ -73,12 +64,12 @@ class RemotingServer(Stopping):
         self._shared = Endpoint(
             handlers, self.limits, framer, on_connect, on_close, watchdog, times=times
         )
-        self._over: Endpoint | None = None
+        #: Of connections over the limit, which gets SYSTEM_BUSY for everything.
+        self._over = Endpoint(_Busy(), Limits(frame_max=self.limits.frame_max), None)
         self._core = core
         self._numbers, self._delegated = numbers, delegated
         self._net: NetThreads | None = None
         self._listening: socket.socket | None = None
-        self._handing: set[asyncio.Task[Any]] = set()
 
     @property
     def port(self) -> int:
@@ -119,56 +110,20 @@ class RemotingServer(Stopping):
             self._numbers,
             sock,
             self._shared,
-            self._take_over,
+            self._over,
             self._tls,
             self._delegated,
         )
         self._listening = sock
-
-    def _take_over(self, sock: socket.socket, opening_s: float) -> None:
-        """Takes a connection that the network thread does not serve."""
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(self._join(sock, opening_s))
-        self._handing.add(task)
-        task.add_done_callback(self._handing.discard)
-
-    async def _join(self, sock: socket.socket, opening_s: float) -> None:
-        accept = partial(self.accept, opening_s)
-        try:
-            await asyncio.get_running_loop().connect_accepted_socket(accept, sock)
-        except OSError:  # it was reset meanwhile
-            sock.close()
 
     @property
     def serving(self) -> bool:
         """Returns whether it accepts connections."""
         return self._net is not None
 
-    def accept(self, opening_s: float | None = None) -> asyncio.BaseProtocol:
-        """Returns the protocol of a connection that somebody makes; `opening_s` is what is left of
-        the time for its first bytes."""
-        if self.connection_count < self.limits.connections_max:
-            shared = self._shared
-        else:
-            _quiet.warning(
-                "too many connections",
-                "%d connections are open; new ones are refused",
-                self.connection_count,
-            )
-            shared = self._refusing()
-            if len(shared.connections) >= REFUSED_MAX:
-                return _RefusedConnection()
-        limits = self.limits
-        seconds = limits.opening_s if opening_s is None else opening_s
-        return Connection(shared, lambda c: Opening(c, self._tls, seconds, limits.proxies))
-
-    def _refusing(self) -> Endpoint:
-        """Returns the endpoint of connections over the limit, which answers everything with
-        SYSTEM_BUSY."""
-        if self._over is None:
-            limits = Limits(idle_s=self.limits.opening_s, frame_max=self.limits.frame_max)
-            self._over = Endpoint(_Busy(), limits, None)
-        return self._over
+    def accept(self) -> Connection:
+        """Returns our end of a connection within the process."""
+        return Connection(self._shared)
 
     async def stop(self, drain_s: float = 3.0) -> None:
         """Accepts nothing more, answers the requests in progress for at most drain_s, then closes.
@@ -197,17 +152,14 @@ class RemotingServer(Stopping):
             await asyncio.sleep(DRAIN_STEP_S)
         for connection in self._every():
             connection.kill()
-        net.end_headers()
         for _ in range(3):  # the loop tells each connection of its end in its next turns
             await asyncio.sleep(0)
         net.stop()
         for shared in (self._shared, self._over):
-            if shared is not None:
-                shared.wheel.close()
+            shared.wheel.close()
 
     def _every(self) -> list[Connection]:
-        over = self._over.connections if self._over is not None else ()
-        return [*self._shared.connections, *over]
+        return [*self._shared.connections, *self._over.connections]
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
@@ -235,13 +187,6 @@ def listening_socket(host: str, port: int) -> socket.socket:
 def _cannot_listen(host: str, port: int, failed: OSError) -> OSError:
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return OSError(failed.errno, f"cannot listen on {where}: {failed.strerror or failed}")
-
-
-class _RefusedConnection(asyncio.Protocol):
-    """A connection that is closed as soon as it is there."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
 
 
 class _Busy(Mapping[int, Handler]):

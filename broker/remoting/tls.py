@@ -1,13 +1,8 @@
-"""TLS inside a connection, so that the first bytes may be looked at before it begins.
-
-The loop's own TLS (start_tls) wants to begin on an untouched socket, and a server that speaks both
-TLS and plain text on one port has read the first byte by then. So the records go through memory:
-what the socket brings into one, what it is to carry out of the other.
-"""
+"""The settings of TLS, and what comes of them: a context for network threads (csrc/net/tls.c),
+which own every accepted connection, and one of ``ssl`` for what we ask others."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import ssl
@@ -16,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from broker.remoting.selfsigned import self_signed
 from pystore.configuration.problems import mistyped
@@ -24,18 +19,14 @@ from pystore.configuration.rows import Setting, convert, read_conf, rows_of, set
 from pystore.errors import BadArgument
 from pystore.native import ffi, lib, raise_error
 
-if TYPE_CHECKING:
-    from broker.remoting.connection import Connection, Parts
-
-__all__ = ["MODES", "TABLE", "TlsIntake", "TlsSettings", "client_context"]
+__all__ = ["MODES", "TABLE", "TlsSettings", "client_context", "reason_of"]
 
 MODES = ("disabled", "permissive", "enforcing")
 _CLIENT_AUTH = {
-    "none": ssl.CERT_NONE,
-    "optional": ssl.CERT_OPTIONAL,
-    "require": ssl.CERT_REQUIRED,
+    "none": lib.PS_TLS_NO_CLIENT,
+    "optional": lib.PS_TLS_CLIENT_MAY,
+    "require": lib.PS_TLS_CLIENT_REQUIRED,
 }
-READ_BYTES = 64 << 10
 
 
 def _tls(name: str, default: Any, meaning: str, **more: Any) -> Any:
@@ -120,8 +111,9 @@ class TlsSettings:
         True,
         "such a certificate is for the address that is asked (not a setting of Apache's)",
     )
-    #: The server's context, and the same for network threads (``ps_tls *``).
-    _made: tuple[ssl.SSLContext, Any] | None = field(default=None, repr=False, compare=False)
+    #: The context of the server (``ps_tls *``), once it was made; None before. Whoever uses it
+    #: keeps it: read_again() makes another one.
+    made: Any = field(default=None, repr=False, compare=False)
     #: Called, on any thread, after the context was made again.
     listeners: list[Callable[[], None]] = field(default_factory=list, repr=False, compare=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
@@ -136,7 +128,7 @@ class TlsSettings:
         if self.mode == "enforcing" and not self.cert_path and not self.test_mode:
             raise BadArgument("tls.server.mode is enforcing, but tls.server.certPath is not set")
         if self.cert_path:
-            self.server_context()  # unreadable files are reported at the start
+            self.prepare()  # unreadable files are reported at the start
         if bool(self.client_cert_path) != bool(self.client_key_path):
             raise BadArgument("set both tls.client.certPath and tls.client.keyPath")
 
@@ -180,25 +172,12 @@ class TlsSettings:
             verify_host=self.verify_host,
         )
 
-    def server_context(self) -> ssl.SSLContext:
-        """Returns the context of the server, which is made once. Raises: BadArgument when a file
-        cannot be used."""
-        with self._lock:
-            if self._made is None:
-                self._made = self._make()
-            return self._made[0]
-
-    @property
-    def is_ready(self) -> bool:
-        """Returns whether the context of the server was made: a certificate of our own takes some
-        40 ms, which no event loop has."""
-        return self._made is not None
-
     def prepare(self) -> None:
-        """Makes the context of the server, on a thread; what is wrong with it, server_context()
-        says."""
-        with contextlib.suppress(BadArgument):
-            self.server_context()
+        """Makes the context of the server, once. A certificate of our own takes some 40 ms, which
+        no event loop has. Raises: BadArgument when a file cannot be used."""
+        with self._lock:
+            if self.made is None:
+                self.made = self._make()
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -214,17 +193,11 @@ class TlsSettings:
         Raises: BadArgument when a file cannot be used: everything stays as it was."""
         if not self.files:
             return
-        self._made = self._make()
+        self.made = self._make()
         for each in list(self.listeners):
             each()
 
-    @property
-    def of_threads(self) -> Any:
-        """Returns the same for network threads (``ps_tls *``), once the context was made; None
-        before. Whoever uses it keeps it: read_again() makes another one."""
-        return self._made[1] if self._made is not None else None
-
-    def _make(self) -> tuple[ssl.SSLContext, Any]:
+    def _make(self) -> Any:
         error = ffi.new("ps_error *")
         if lib.ps_tls_check(error):
             raise_error(error[0])
@@ -235,18 +208,27 @@ class TlsSettings:
         with _self_signed_files() as path:
             return self._make_of(path, path, "")
 
-    def _make_of(self, cert: str, key: str, password: str) -> tuple[ssl.SSLContext, Any]:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-        _load(context, cert, key, password)
-        want = _CLIENT_AUTH[self.need_client_auth]
-        if self.auth_client and want is ssl.CERT_NONE:
-            want = ssl.CERT_REQUIRED
-        if want is not ssl.CERT_NONE:
-            _trust(context, self.trust_cert_path, ssl.Purpose.CLIENT_AUTH)
-        context.verify_mode = want
-        return context, _context_of_threads(context, cert, key, password, self.trust_cert_path)
+    def _make_of(self, cert: str, key: str, password: str) -> Any:
+        for path in {cert: 0, key: 0}:
+            _check_readable(path, "the certificate and its key cannot be used")
+        if self.trust_cert_path:
+            _check_readable(self.trust_cert_path, "the trusted certificates cannot be read")
+        verify = _CLIENT_AUTH[self.need_client_auth]
+        if self.auth_client and verify == lib.PS_TLS_NO_CLIENT:
+            verify = lib.PS_TLS_CLIENT_REQUIRED
+        trust = os.fsencode(self.trust_cert_path)
+        texts = [ffi.new("char[]", each) for each in (
+            os.fsencode(cert), os.fsencode(key), os.fsencode(password), trust, _ciphers(),
+        )]  # fmt: skip
+        conf, error = ffi.new("ps_tls_conf *"), ffi.new("ps_error *")
+        conf.cert, conf.key, conf.password, conf.trust, conf.ciphers = texts
+        conf.verify = verify
+        if not trust:
+            conf.trust = ffi.NULL
+        made = lib.ps_tls_new(conf, error)
+        if made == ffi.NULL:
+            raise_error(error[0])
+        return ffi.gc(made, lib.ps_tls_free)
 
 
 #: (attribute, row) by name.
@@ -272,26 +254,19 @@ def _self_signed_files() -> Iterator[str]:
         yield str(path)
 
 
-def _context_of_threads(
-    context: ssl.SSLContext, cert: str, key: str, password: str, trust: str
-) -> Any:
-    """Returns what network threads need to speak TLS as `context` does. Raises: BadArgument."""
-    asks = {
-        ssl.CERT_NONE: lib.PS_TLS_NO_CLIENT,
-        ssl.CERT_OPTIONAL: lib.PS_TLS_CLIENT_MAY,
-        ssl.CERT_REQUIRED: lib.PS_TLS_CLIENT_REQUIRED,
-    }
-    old = [each["name"] for each in context.get_ciphers() if each["protocol"] != "TLSv1.3"]
-    texts = [ffi.new("char[]", os.fsencode(text)) for text in (cert, key, password)]
-    trusted = ffi.new("char[]", os.fsencode(trust)) if trust else ffi.NULL
-    ciphers = ffi.new("char[]", ":".join(old).encode())
-    conf, error = ffi.new("ps_tls_conf *"), ffi.new("ps_error *")
-    conf.cert, conf.key, conf.password = texts
-    conf.verify, conf.trust, conf.ciphers = asks[context.verify_mode], trusted, ciphers
-    made = lib.ps_tls_new(conf, error)
-    if made == ffi.NULL:
-        raise_error(error[0])
-    return ffi.gc(made, lib.ps_tls_free)
+def _check_readable(path: str, what: str) -> None:
+    """Checks that a file can be read: OpenSSL does not say why it cannot. Raises: BadArgument."""
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as failed:
+        raise BadArgument(f"{what} ({failed.strerror})", path) from None
+
+
+def _ciphers() -> bytes:
+    """Returns the ciphers up to TLS 1.2 that Python has servers choose from."""
+    found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).get_ciphers()
+    return ":".join(each["name"] for each in found if each["protocol"] != "TLSv1.3").encode()
 
 
 def _trust(context: ssl.SSLContext, path: str, whom: ssl.Purpose) -> None:
@@ -333,132 +308,11 @@ def client_context(
     return context
 
 
-def _why(failed: ssl.SSLError) -> str:
+def reason_of(failed: ssl.SSLError) -> str:
+    """Returns why TLS with a server has failed, and what to do where that is known."""
     if isinstance(failed, ssl.SSLCertVerificationError):
         hint = ""
         if "match" in failed.verify_message:  # a name or an address
             hint = "; use an address that the certificate names, or set tls.client.verifyHost=false"
         return f"{failed.reason}: {failed.verify_message}{hint}"
     return str(failed.reason)
-
-
-class TlsIntake:
-    """The intake of a connection that speaks TLS, on either side."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        context: ssl.SSLContext,
-        server_side: bool,
-        opened: Callable[[], None] | None = None,
-        host: str | None = None,
-    ) -> None:
-        """Begins TLS. opened: is called when the handshake is done, or can no longer be. host: the
-        one that a client asked for."""
-        self._connection = connection
-        self._in = ssl.MemoryBIO()
-        self._out = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(
-            self._in, self._out, server_side=server_side, server_hostname=host
-        )
-        self._opened = opened
-        self._ready = False
-        self._early: Parts = []
-        self._room = connection.scratch
-        self.done: asyncio.Future[None] | None = None
-
-    def start(self) -> asyncio.Future[None]:
-        """Speaks first, as a client does. The future is done with the handshake."""
-        self.done = asyncio.get_running_loop().create_future()
-        self._shake()
-        return self.done
-
-    def buffer(self, hint: int) -> memoryview:
-        return self._room
-
-    def received(self, count: int) -> None:
-        if count:
-            self._in.write(self._room[:count])
-        self._advance()
-
-    def take(self, data: memoryview) -> None:
-        """Takes bytes that somebody else has read."""
-        self._in.write(data)
-        self._advance()
-
-    def _advance(self) -> None:
-        if not self._ready and not self._shake():
-            return
-        connection = self._connection
-        try:
-            while not connection.paused and not connection.closed:
-                room = connection.room(READ_BYTES)
-                count = cast(int, self._tls.read(len(room), room))
-                if not count:
-                    break
-                connection.fed(count)
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLZeroReturnError:
-            connection.close()
-        except ssl.SSLError as failed:
-            connection.abort("TLS error", str(failed))
-        self._carry()
-
-    def _shake(self) -> bool:
-        try:
-            self._tls.do_handshake()
-        except ssl.SSLWantReadError:
-            self._carry()
-            return False
-        except ssl.SSLError as failed:
-            self._carry()  # the alert that says why
-            self._fail(ConnectionError(f"no TLS with {self._connection}: {_why(failed)}"))
-            self._connection.abort("the TLS handshake failed", str(failed))
-            return False
-        self._ready = True
-        self._carry()
-        if self._opened is not None:
-            self._opened()
-        if self.done is not None and not self.done.done():
-            self.done.set_result(None)
-        self._connection.opened()
-        early, self._early = self._early, []
-        if early:
-            self.write(early)
-        return True
-
-    def write(self, parts: Parts) -> None:
-        if not self._ready:
-            self._early.extend(parts)
-            return
-        try:
-            for part in parts:
-                view = memoryview(part)
-                while len(view):
-                    view = view[self._tls.write(view) :]
-        except ssl.SSLError as failed:
-            self._connection.abort("TLS error", str(failed))
-        self._carry()
-
-    def finish(self) -> None:
-        """Says that the end is meant, so that the other side can tell it from a connection that was
-        cut."""
-        if self._ready:
-            with contextlib.suppress(ssl.SSLError):
-                self._tls.unwrap()
-            self._carry()
-
-    def _carry(self) -> None:
-        made = self._out.read()
-        if made:
-            self._connection.write_out([made])
-
-    def _fail(self, error: Exception) -> None:
-        if self.done is not None and not self.done.done():
-            self.done.set_exception(error)
-
-    def closed(self) -> None:
-        if self._opened is not None:
-            self._opened()
-        self._fail(ConnectionError(f"{self._connection} closed during the TLS handshake"))

@@ -60,8 +60,9 @@ static void write_calls(ps_link *link) {
 }
 
 static void read_calls(ps_link *link) {
-    uint8_t *room;
-    int64_t size = ps_core_room(link->lk_net->nt_core, &room);
+    uint8_t *room = link->lk_net->nt_room;
+    ps_core *core = link->lk_net->nt_core;
+    int64_t size = core != NULL ? ps_core_room(core, &room) : PS_NET_ROOM;
     int64_t got = ps_link_receive(link, room, size < READ_MAX ? size : READ_MAX);
     if (got <= 0) return;
     bool fine = functions_of(link)->feed(link->lk_h2, room, got);

@@ -2,9 +2,6 @@
  * socket or to Python. docs/internals/wire.md#connections. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,16 +16,18 @@
 
 #define UNREAD_MIN 4096 /* bytes that a peer has not read, from which on they are counted */
 #define FREE 16         /* once the budget is exceeded, so much of it becomes free */
-/* A turn that took so long, or brought so much, is followed by those of others: who sends one
- * message at a time does not wait for all who send as fast as they can. */
-#define HEAVY_NS 200000
-#define HEAVY_BYTES (8 << 10)
 #define GATHER 256 /* parts of one write */
-#define TLS_HANDSHAKE 0x16
 #define SLOTS_FIRST 64
 #define KEEP_OUT (1 << 20) /* a larger buffer goes back to the system once it is empty */
 
 /* ---- its place among the others ---- */
+
+void ps_link_count(ps_net *net, bool over, int32_t more) {
+    if (over)
+        net->nt_first->nt_over += more;
+    else
+        net->nt_count += more;
+}
 
 static bool find_slot(ps_net *net, int32_t *slot) {
     for (*slot = net->nt_free; *slot < net->nt_slots; ++*slot)
@@ -42,7 +41,7 @@ static bool find_slot(ps_net *net, int32_t *slot) {
     return true;
 }
 
-ps_link *ps_link_make(ps_net *net, int fd, ps_source *source) {
+ps_link *ps_link_make(ps_net *net, int fd, bool over) {
     int32_t slot;
     ps_link *link = calloc(1, sizeof *link);
     if (link == NULL || !find_slot(net, &slot)) {
@@ -51,7 +50,7 @@ ps_link *ps_link_make(ps_net *net, int fd, ps_source *source) {
     }
     link->lk_net = net;
     link->lk_fd = fd;
-    link->lk_source = source;
+    link->lk_over = over;
     link->lk_slot = slot;
     link->lk_seen_ms = ps_monotonic_ms();
     /* Python numbers its own connections from 1 on. */
@@ -70,7 +69,7 @@ void ps_link_free(ps_link *link) {
     ps_buffer_free(&link->lk_out);
     ps_buffer_free(&link->lk_in);
     free(link->lk_client);
-    free(link->lk_source);
+    free(link->lk_header);
     net->nt_links[link->lk_slot] = NULL;
     if (link->lk_slot < net->nt_free) net->nt_free = link->lk_slot;
     free(link);
@@ -115,12 +114,12 @@ void ps_link_end(ps_link *link, const char *why) {
     leave_ready(link);
     if (link->lk_conn != NULL) ps_conn_end_waits(link->lk_conn);
     if (link->lk_h2 != NULL) link->lk_net->nt_protocol->ended(link);
-    /* Python may have a copy of the descriptor. */
+    /* A child that was forked may have a copy of the descriptor. */
     epoll_ctl(link->lk_net->nt_epoll, EPOLL_CTL_DEL, link->lk_fd, NULL);
     close(link->lk_fd);
     link->lk_fd = -1;
     weigh_link(link);
-    link->lk_net->nt_count--;
+    ps_link_count(link->lk_net, link->lk_over, -1);
     if (!link->lk_told) {
         ps_link_free(link);
         return;
@@ -140,14 +139,13 @@ void ps_link_watch(ps_link *link) {
     epoll_ctl(link->lk_net->nt_epoll, EPOLL_CTL_MOD, link->lk_fd, &event);
 }
 
-/* Nothing else would wake it: what is left was read from the socket already. */
-static void go_on_later(ps_link *link) {
+void ps_link_go_on(ps_link *link) {
     if (link->lk_held == 0 && (link->lk_more || ps_tls_more(link->lk_tls))) ps_link_enqueue(link);
 }
 
 void ps_link_release(ps_link *link, int32_t why) {
     link->lk_held &= ~why;
-    go_on_later(link);
+    ps_link_go_on(link);
 }
 
 /* ---- writing ---- */
@@ -258,7 +256,7 @@ static int64_t write_gathered(ps_link *link, struct iovec *iov, int count) {
 
 /* Answers with pieces. Under one a file may have been cut off: the system refuses to read there,
  * and the copy that is made instead has its file marked (sigbus.h), so that the core knows. */
-static void send_pieces(ps_link *link, const ps_step *step) {
+void ps_link_send_pieces(ps_link *link, const ps_step *step) {
     struct iovec iov[GATHER];
     int64_t piece = 0, at = 0;
     link->lk_seen_ms = ps_monotonic_ms();
@@ -320,181 +318,6 @@ void ps_link_begin_close(ps_link *link) {
     if (link->lk_fd >= 0) ps_link_watch(link);
 }
 
-/* ---- its first byte ---- */
-
-static int32_t host_of(const struct sockaddr_storage *from, uint8_t *host) {
-    if (from->ss_family == AF_INET) {
-        const struct sockaddr_in *in = (const struct sockaddr_in *)from;
-        memcpy(host, &in->sin_addr, 4);
-        be32_put(host + 4, ntohs(in->sin_port));
-        return 8;
-    }
-    const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)from;
-    if (IN6_IS_ADDR_V4MAPPED(&in->sin6_addr)) {
-        memcpy(host, in->sin6_addr.s6_addr + 12, 4);
-        be32_put(host + 4, ntohs(in->sin6_port));
-        return 8;
-    }
-    memcpy(host, &in->sin6_addr, 16);
-    be32_put(host + 16, ntohs(in->sin6_port));
-    return 20;
-}
-
-static int put_address(const struct sockaddr_storage *from, char *to, size_t room) {
-    char text[INET6_ADDRSTRLEN] = "";
-    bool four = from->ss_family == AF_INET;
-    const struct sockaddr_in *in = (const struct sockaddr_in *)from;
-    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)from;
-    inet_ntop(from->ss_family, four ? (const void *)&in->sin_addr : (const void *)&six->sin6_addr,
-              text, sizeof text);
-    return snprintf(to, room, "%s %d", text, ntohs(four ? in->sin_port : six->sin6_port));
-}
-
-/* For whom it speaks, as the core has hosts; *size: of the same as text, address and port with a
- * space between. -1: its peer has gone. */
-static int32_t source_of(const ps_link *link, uint8_t *host, char *text, size_t room, int *size) {
-    const ps_source *source = link->lk_source;
-    struct sockaddr_storage peer = {0};
-    socklen_t len = sizeof peer;
-    if (source != NULL && source->host_len > 0) {
-        memcpy(host, source->host, sizeof source->host);
-        *size = snprintf(text, room, "%s", source->name);
-        return source->host_len;
-    }
-    bool there = getpeername(link->lk_fd, (struct sockaddr *)&peer, &len) == 0;
-    *size = put_address(&peer, text, room);
-    return there ? host_of(&peer, host) : -1;
-}
-
-/* The connection becomes one of ours for life. */
-static bool open_link(ps_link *link) {
-    ps_net *net = link->lk_net;
-    struct sockaddr_storage local = {0};
-    socklen_t local_len = sizeof local;
-    uint8_t host[20];
-    char text[sizeof ((ps_source *)NULL)->name + INET6_ADDRSTRLEN + 16];
-    int size;
-    ps_error e = {0};
-    int32_t host_len = source_of(link, host, text, sizeof text, &size);
-    if (host_len < 0 || getsockname(link->lk_fd, (struct sockaddr *)&local, &local_len) < 0)
-        return false;
-    if (net->nt_core != NULL) {
-        link->lk_conn = ps_conn_new(net->nt_core, link->lk_id, host, host_len, &e);
-        if (link->lk_conn == NULL) return false;
-        if (net->nt_conf.delegated != 0) ps_conn_delegate(link->lk_conn, net->nt_conf.delegated);
-    }
-    link->lk_open = true;
-    snprintf(link->lk_host, sizeof link->lk_host, "%.*s", (int)strcspn(text, " "), text);
-    text[size++] = ' ';
-    size += put_address(&local, text + size, sizeof text - (size_t)size);
-    link->lk_told = ps_net_tell(net, &(ps_net_event){.kind = PS_NET_OPENED, .link = link,
-                                                     .data = (const uint8_t *)text, .len = size});
-    return link->lk_told;
-}
-
-void ps_link_refuse(ps_link *link, const char *why, const char *detail) {
-    uint8_t host[20];
-    char text[sizeof ((ps_source *)NULL)->name + 300];
-    int size;
-    source_of(link, host, text, sizeof text, &size);
-    size += snprintf(text + size, sizeof text - (size_t)size, "\n%s%s%.200s", why,
-                     detail[0] != '\0' ? ": " : "", detail);
-    ps_net_tell(link->lk_net, &(ps_net_event){.kind = PS_NET_UNOPENED,
-                                              .data = (const uint8_t *)text, .len = size});
-    ps_link_end(link, NULL);
-}
-
-/* Whether it is open, and is to be read now. */
-static bool open_or_end(ps_link *link) {
-    const ps_link_protocol *protocol = link->lk_net->nt_protocol;
-    if (open_link(link) && (protocol == NULL || protocol->open == NULL || protocol->open(link)))
-        return true;
-    ps_link_end(link, "no memory for the connection");
-    return false;
-}
-
-/* Its handshake goes on. Whether it is to be read now. */
-static bool shake_hands(ps_link *link) {
-    const char *why;
-    int done = ps_tls_shake(link->lk_tls, &why);
-    if (done > 0) return open_or_end(link);
-    if (done == 0)
-        ps_link_watch(link);
-    else if (why == NULL)
-        ps_link_end(link, NULL);
-    else
-        ps_link_refuse(link, "the TLS handshake failed", why);
-    return false;
-}
-
-/* Until Python has said whether there is a certificate, which it may have to make. */
-static void await_tls(ps_link *link) {
-    ps_net *net = link->lk_net;
-    link->lk_held |= PS_HELD_TLS;
-    if (!atomic_exchange(&net->nt_first->nt_tls_asked, true))
-        ps_net_tell(net, &(ps_net_event){.kind = PS_NET_TLS_WANTED});
-    ps_link_watch(link);
-}
-
-/* False: the port has no TLS. *readable: the link is to be read now. */
-static bool begin_tls(ps_link *link, bool *readable) {
-    ps_net *port = link->lk_net->nt_first;
-    int least = 1;
-    pthread_mutex_lock(&port->nt_tls_lock);
-    bool spoken = port->nt_tls != NULL;
-    if (spoken) link->lk_tls = ps_tls_begin(port->nt_tls, link->lk_fd);
-    pthread_mutex_unlock(&port->nt_tls_lock);
-    if (!spoken) return false;
-    setsockopt(link->lk_fd, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least);
-    link->lk_seen_ms = ps_monotonic_ms();
-    *readable = link->lk_tls != NULL && shake_hands(link);
-    if (link->lk_tls == NULL) ps_link_end(link, NULL);
-    return true;
-}
-
-/* To Python, with what it has said; first: its first byte. One that was there before has said all
- * that Python could make something of. */
-static void hand_over(ps_link *link, int first) {
-    int fd = link->lk_source == NULL ? dup(link->lk_fd) : -1;
-    if (fd >= 0) ps_net_hand_over(link->lk_net, fd, first);
-    ps_link_end(link, NULL);
-}
-
-/* Whether the peer sends nothing more. */
-static bool is_half_closed(int fd) {
-    struct pollfd p = {.fd = fd, .events = POLLRDHUP};
-    return poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
-}
-
-/* Whether it is to be read now. Frames begin with the higher byte of a length below 16 MiB, TLS,
- * HTTP/2 and a PROXY header with other bytes; HTTP/2 with a line of text, as a PROXY header may. */
-static bool look_at_first(ps_link *link) {
-    const ps_net_conf *conf = &link->lk_net->nt_conf;
-    bool readable = false;
-    ssize_t wanted = conf->h2 != NULL ? PS_H2_FIRST : 1;
-    uint8_t first[PS_H2_FIRST];
-    if (link->lk_tls != NULL) return shake_hands(link);
-    ssize_t count = recv(link->lk_fd, first, (size_t)wanted, MSG_PEEK);
-    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-    /* Short of memory the kernel wakes for fewer bytes than SO_RCVLOWAT asks for. */
-    if (count > 0 && count < wanted && !is_half_closed(link->lk_fd)) return false;
-    if (count == wanted && first[0] == TLS_HANDSHAKE) {
-        if (!link->lk_net->nt_first->nt_tls_settled) {
-            await_tls(link);
-            return false;
-        }
-        if (begin_tls(link, &readable)) return readable;
-    }
-    if (count == wanted && !conf->tls_only &&
-        (conf->h2 != NULL ? memcmp(first, "PRI", PS_H2_FIRST) == 0 : first[0] == 0))
-        return open_or_end(link);
-    if (count == wanted)
-        hand_over(link, first[0]);
-    else
-        ps_link_end(link, NULL);
-    return false;
-}
-
 /* ---- reading ---- */
 
 static ps_link *largest_of(ps_net *net) {
@@ -503,7 +326,7 @@ static ps_link *largest_of(ps_net *net) {
     for (int32_t i = 0; i < net->nt_slots; i++) {
         ps_link *l = net->nt_links[i];
         if (l == NULL || l->lk_weight == 0) continue;
-        bool is_known = l->lk_conn != NULL && ps_conn_known(l->lk_conn);
+        bool is_known = l->lk_known || (l->lk_conn != NULL && ps_conn_known(l->lk_conn));
         if (largest == NULL || (known && !is_known) ||
             (known == is_known && l->lk_weight > largest->lk_weight)) {
             largest = l;
@@ -569,21 +392,6 @@ bool ps_link_delegate_frame(ps_link *link, const uint8_t *frame, int64_t len) {
     return false;
 }
 
-/* What a step has brought about beside answers. */
-static void take_rare(ps_link *link, const ps_step *step) {
-    ps_net *net = link->lk_net;
-    if (step->pop_due_ms > 0)
-        ps_net_tell(net, &(ps_net_event){.kind = PS_NET_POP_DUE, .value = step->pop_due_ms});
-    if (step->news) net->nt_look = true;
-    if (step->look_in_ms >= 0) {
-        int64_t at = ps_monotonic_ms() + step->look_in_ms;
-        if (net->nt_look_ms < 0 || at < net->nt_look_ms) net->nt_look_ms = at;
-    }
-    link->lk_part = step->part ? ps_conn_unfinished(link->lk_conn) : 0;
-    for (int32_t i = 0; i < step->frame_count; i++)
-        if (!ps_link_delegate_frame(link, step->frames[i].data, step->frames[i].len)) return;
-}
-
 int64_t ps_link_receive(ps_link *link, uint8_t *to, int64_t room) {
     const char *why = NULL;
     if (link->lk_tls != NULL) {
@@ -604,55 +412,8 @@ int64_t ps_link_receive(ps_link *link, uint8_t *to, int64_t room) {
     return -1;
 }
 
-/* Bytes into the room that the core gave, or none when it goes on with what it kept. */
-static bool read_some(ps_link *link, int64_t *count, ps_error *e) {
-    uint8_t *room;
-    *count = 0;
-    if (link->lk_more) return true;
-    int64_t size = ps_conn_room(link->lk_conn, &room, e);
-    if (size < 0) {
-        ps_link_end(link, "no memory for its requests");
-        return false;
-    }
-    *count = ps_link_receive(link, room, size);
-    return *count > 0;
-}
-
 void ps_link_end_malformed(ps_link *link, const ps_error *e) {
     char why[sizeof e->text + 32];
     snprintf(why, sizeof why, "malformed frame: %s", e->text);
     ps_link_end(link, why);
-}
-
-void ps_link_readable(ps_link *link) {
-    ps_step step;
-    ps_error e = {0};
-    int64_t count, began = ps_monotonic_ns();
-    if (link->lk_fd < 0 || link->lk_held != 0) return;
-    if (!link->lk_open && !look_at_first(link)) return;
-    if (link->lk_net->nt_protocol != NULL) {
-        link->lk_net->nt_protocol->read(link);
-        link->lk_heavy = ps_monotonic_ns() - began > HEAVY_NS;
-        if (link->lk_fd >= 0) go_on_later(link);
-        ps_link_keep_budget(link->lk_net);
-        return;
-    }
-    if (!read_some(link, &count, &e)) return;
-    link->lk_seen_ms = began / 1000000;
-    link->lk_net->nt_turns++;
-    int code = ps_conn_received(link->lk_conn, count, &step, &e);
-    link->lk_more = step.more;
-    if (step.rare || link->lk_part > 0) take_rare(link, &step);
-    if (step.piece_count > 0)
-        send_pieces(link, &step);
-    else if (step.out_len > 0)
-        ps_link_send(link, step.out, step.out_len);
-    if (code < 0) ps_link_end_malformed(link, &e);
-    if (link->lk_fd < 0) return;
-    weigh_link(link);
-    link->lk_heavy =
-        step.more || count >= HEAVY_BYTES || ps_monotonic_ns() - began > HEAVY_NS;
-    go_on_later(link);
-    ps_link_watch(link);
-    ps_link_keep_budget(link->lk_net);
 }

@@ -4,9 +4,8 @@
  *
  * One thread owns a connection, a *link*, for life. The first of a port accepts them all, and gives
  * each to the thread that has the fewest; what is limited in all is limited for all threads of the
- * port together. Connections that begin neither with what the port speaks nor with TLS, if the port
- * has it, are handed to Python as they are. Those that began with a PROXY header come back once
- * Python has read it, with the address that it names. */
+ * port together. A connection begins with a PROXY header or without one, then speaks TLS or plain
+ * text, if the port has what it speaks. */
 #ifndef PS_NET_H
 #define PS_NET_H
 
@@ -36,10 +35,15 @@ typedef struct ps_tls_conf {
     const char *ciphers;    /* up to TLS 1.2, in OpenSSL's words; NULL: OpenSSL's own choice */
 } ps_tls_conf;
 
+typedef struct ps_net_run { /* addresses, one after the other; both ends are of it */
+    int32_t width;          /* 4 or 16 */
+    uint8_t low[16], high[16];
+} ps_net_run;
+
 typedef struct ps_net_conf {
     int32_t number;      /* of the thread, from 1 on: the caller that it is to the core */
     int32_t delegated;   /* PS_DELEGATE_: what of its connections is handed on */
-    int32_t links_max;   /* of all threads of the port; more are handed to Python at once */
+    int32_t links_max;   /* of all threads of the port; some more are there to be refused */
     int32_t queued_max;  /* frames of a link that wait for Python; then it is not read from */
     int64_t queued_bytes; /* the same in bytes */
     int64_t frame_max;    /* bytes of a frame, where there is no core that knows */
@@ -48,8 +52,12 @@ typedef struct ps_net_conf {
     struct ps_net_budget *budget; /* of what its links hold, and others; it outlives the thread */
     int64_t idle_ms;     /* 0: never */
     int64_t linger_ms;   /* for the peer to read what is unsent when we close */
-    int64_t opening_ms;  /* for a TLS handshake, and the first bytes of HTTP/2; 0: for ever */
-    int32_t tls_only;    /* what begins in plain text is handed to Python, which refuses it */
+    /* For a PROXY header and what follows it, a TLS handshake, the first bytes of HTTP/2, and for
+     * who is refused to say what; 0: for ever. */
+    int64_t opening_ms;
+    int32_t tls_only;    /* plain text is refused */
+    int32_t proxies_len;
+    const ps_net_run *proxies; /* whose PROXY headers are believed; they outlive it */
     /* Its connections speak HTTP/2, with calls of gRPC: by these functions, as the conf says, which
      * both outlive it. NULL: frames of the remoting protocol. */
     const struct ps_h2_functions *h2;
@@ -77,12 +85,14 @@ typedef struct ps_net_conf {
     const struct ps_h2_names *hidden; /* properties that are not shown; it outlives the thread */
 } ps_net_conf;
 
-#define PS_NET_OPENED 1   /* a link is there. data: addresses and ports of the peer and of us */
+#define PS_NET_OPENED 1   /* a link is there. data: addresses and ports of the peer, or of whom that
+                             speaks for, and of us. number 1: it is one too many, and all that it
+                             asks comes here to be refused */
 #define PS_NET_FRAME 2    /* data: a whole frame that Python is to serve */
 #define PS_NET_CLOSED 3   /* the link has ended. data: why, if we ended it, then a colon and what of
                              its peer was wrong. Then ps_link_forget */
-#define PS_NET_HANDED 4   /* number: a socket that is Python's from now on. value: its first byte,
-                             which is unread; -1: it is one too many */
+#define PS_NET_UNOPENED 4 /* a connection has ended that was not opened yet. data: address and port
+                             of its peer, why, what of it was wrong; a line feed between them */
 #define PS_NET_ANSWERS 5  /* data: of connection `value`, which is not ours */
 #define PS_NET_WAITED 6   /* the wait `value`, which Python began, is over; number: its outcome */
 #define PS_NET_POP_DUE 7  /* value: see ps_step */
@@ -98,9 +108,7 @@ typedef struct ps_net_conf {
 #define PS_NET_HELD 14    /* data: client, group and topic, then deliveries before and a handle for
                              each message that it was handed out and that Python is to renew; a line
                              each */
-#define PS_NET_UNOPENED 16 /* a connection has ended that was not opened yet. data: address and port
-                             of its peer, line feed, why, then a colon and what of it was wrong */
-#define PS_NET_TLS_WANTED 17 /* a client wants TLS: see ps_net_speak_tls */
+#define PS_NET_TLS_WANTED 16 /* a client wants TLS: see ps_net_speak_tls */
 
 typedef struct ps_net_call { /* see ps_h2_event */
     int32_t kind, stream, method;
@@ -132,17 +140,10 @@ int ps_tls_check(ps_error *error);
 /* Errors: as ps_tls_check; PS_E_ARGUMENT: a file cannot be used; PS_E_NO_MEMORY. */
 ps_tls *ps_tls_new(const ps_tls_conf *conf, ps_error *error);
 void ps_tls_free(ps_tls *tls); /* NULL does nothing. Connections keep what they use of it. */
-/* From now on the port speaks TLS as this says, with whoever begins with it; NULL: it hands them to
- * Python. Before that they wait, and PS_NET_TLS_WANTED comes once. Of the first thread, for all; it
- * is used until the next call, or until they end. */
-void ps_net_speak_tls(ps_net *net, ps_tls *tls);
-/* The thread with the fewest links takes back a connection that Python was handed, whatever
- * links_max is: what it begins with now is what the port speaks, or TLS if the port has it;
- * anything else ends it. host: for whom it speaks, as of ps_conn_new, and name: the same as text,
- * address and port with a space between; host_len 0: for its peer. Of the first thread of a port,
- * which was not stopped. Without memory the connection is closed. */
-void ps_net_take_back(ps_net *net, int fd, const uint8_t *host, int32_t host_len,
-                      const char *name);
+/* From now on the port speaks TLS as this says, with whoever begins with it; NULL: it refuses them,
+ * and `refusal` is why, as in PS_NET_UNOPENED. Before that they wait, and PS_NET_TLS_WANTED comes
+ * once. Of the first thread, for all; it is used until the next call, or until they end. */
+void ps_net_speak_tls(ps_net *net, ps_tls *tls, const char *refusal);
 /* No further connections are accepted; the socket may be closed. */
 void ps_net_deafen(ps_net *net);
 /* Ends the thread, the first of a port before the others; the events that are left can still be
@@ -161,12 +162,9 @@ int ps_net_give(ps_core *core, const ps_step *step);
 /* The core has something to do for pulls that are held; all 1: every one is answered. */
 void ps_net_look(ps_net *net, int32_t all);
 int64_t ps_net_turns(ps_net *net); /* reads of its links, since the start */
-int32_t ps_net_links(ps_net *net);
+int32_t ps_net_links(ps_net *net); /* but for those that are too many */
 /* Calls that wait for messages here; Python does not know them. */
 int64_t ps_net_waiting(ps_net *net);
-/* What the limit leaves to the links, since Python's own connections take the rest. Of the first
- * thread of a port, for all. */
-void ps_net_limit(ps_net *net, int32_t links_max);
 /* Bytes that connections may hold together, of any ports, and of Python: parts of frames, frames
  * that wait for Python, answers that are not read. Over it a thread that holds more than its share
  * ends its largest links. NULL: no memory. */
@@ -177,6 +175,7 @@ void ps_net_budget_limit(ps_net_budget *budget, int64_t max);
 int64_t ps_net_budget_hold(ps_net_budget *budget, int64_t more);
 
 ps_conn *ps_link_conn(ps_link *link);
+void ps_link_know(ps_link *link); /* access control lets its client in */
 /* Returns ps_link_unsent. */
 int64_t ps_link_write(ps_link *link, const uint8_t *data, int64_t len);
 int64_t ps_link_unsent(ps_link *link);

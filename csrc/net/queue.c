@@ -6,6 +6,7 @@
 
 #include "base/threads.h"
 #include "net/reactor.h"
+#include "tables/access.h"
 
 #define RARE_AT_ONCE 16 /* links that come and go, with what they brought, behind all others */
 
@@ -24,8 +25,7 @@ static void *add_item(ps_queue_of *q, size_t size) {
 /* ---- to Python ---- */
 
 static bool comes_or_goes(const ps_net_event *e) {
-    return e->kind == PS_NET_OPENED || e->kind == PS_NET_CLOSED || e->kind == PS_NET_UNOPENED ||
-           e->kind == PS_NET_HANDED;
+    return e->kind == PS_NET_OPENED || e->kind == PS_NET_CLOSED || e->kind == PS_NET_UNOPENED;
 }
 
 /* Whether it waits with links that come and go, of which thousands may do so at once: who is there
@@ -75,11 +75,6 @@ bool ps_net_tell_call(ps_link *link, const ps_h2_event *event, ps_pop_found *fou
     return add_event(link->lk_net, &made, data);
 }
 
-void ps_net_hand_over(ps_net *net, int fd, int first) {
-    const ps_net_event event = {.kind = PS_NET_HANDED, .number = fd, .value = first};
-    if (!ps_net_tell(net, &event)) close(fd);
-}
-
 void ps_net_told(ps_net *net) {
     if (net->nt_quiet) return;
     net->nt_quiet = true;
@@ -90,7 +85,6 @@ void ps_net_free_events(ps_queue_of *q, int64_t from) {
     ps_net_event *all = q->items;
     for (int64_t i = from; i < q->count; i++) {
         free((void *)all[i].data);
-        if (all[i].kind == PS_NET_HANDED) close(all[i].number);
         if (all[i].call.found != NULL) ps_pop_found_free(all[i].call.found);
         free(all[i].call.found);
     }
@@ -270,6 +264,13 @@ void ps_link_close(ps_link *link, int32_t now) {
 
 void ps_link_forget(ps_link *link) {
     ps_net_ask_for(link->lk_net, &(ps_net_ask){.kind = PS_ASK_FORGET, .link = link});
+}
+
+void ps_link_know(ps_link *link) {
+    if (link->lk_conn != NULL)
+        ps_conn_know(link->lk_conn);
+    else
+        link->lk_known = true;
 }
 
 ps_conn *ps_link_conn(ps_link *link) {

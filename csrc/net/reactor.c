@@ -34,12 +34,10 @@ static bool watch_fd(ps_net *net, int fd, uint32_t events, void *as) {
 
 /* ---- accepting ---- */
 
-/* source: becomes the link's. */
-static void join_link(ps_net *net, int fd, ps_source *source) {
-    ps_link *link = ps_link_make(net, fd, source);
+static void join_link(ps_net *net, int fd, bool over) {
+    ps_link *link = ps_link_make(net, fd, over);
     if (link == NULL) {
-        net->nt_count--;
-        free(source);
+        ps_link_count(net, over, -1);
         close(fd);
         return;
     }
@@ -60,44 +58,23 @@ static ps_net *choose_thread(ps_net *first) {
     return to;
 }
 
-/* source: as of join_link. */
-static void send_to(ps_net *to, int fd, ps_source *source) {
-    to->nt_count++;
-    if (ps_net_ask_for(to, &(ps_net_ask){.kind = PS_ASK_JOIN, .on = fd, .data = (uint8_t *)source}))
-        return;
-    to->nt_count--;
-    close(fd);
-}
-
+/* Some of those that are too many are told so by Python; HTTP/2 has no word for it. */
 static void accept_one(ps_net *first, int fd) {
     int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (ps_net_links(first) >= first->nt_links_max) {
-        ps_net_hand_over(first, fd, -1);
+    bool over = ps_net_links(first) >= first->nt_conf.links_max;
+    if (over && (first->nt_conf.h2 != NULL || first->nt_over >= PS_OVER_MAX)) {
+        ps_net_refuse(first, fd, "too many connections", "");
         return;
     }
     ps_net *to = choose_thread(first);
-    if (to != first) {
-        send_to(to, fd, NULL);
-        return;
-    }
-    first->nt_count++;
-    join_link(first, fd, NULL);
-}
-
-void ps_net_take_back(ps_net *first, int fd, const uint8_t *host, int32_t host_len,
-                      const char *name) {
-    ps_source *source = calloc(1, sizeof *source);
-    if (source == NULL) {
+    ps_link_count(to, over, 1);
+    if (to == first)
+        join_link(first, fd, over);
+    else if (!ps_net_ask_for(to, &(ps_net_ask){.kind = PS_ASK_JOIN, .on = fd, .tell = over})) {
+        ps_link_count(to, over, -1);
         close(fd);
-        return;
     }
-    if (host_len == 8 || host_len == 20) {
-        memcpy(source->host, host, (size_t)host_len);
-        source->host_len = host_len;
-        snprintf(source->name, sizeof source->name, "%s", name);
-    }
-    send_to(choose_thread(first), fd, source);
 }
 
 /* Without a descriptor left, connections stay in the backlog until the next sweep. */
@@ -294,7 +271,7 @@ static void do_ask(ps_net *net, const ps_net_ask *ask) {
         stop_listening(net);
         break;
     case PS_ASK_JOIN:
-        join_link(net, ask->on, (ps_source *)ask->data);
+        join_link(net, ask->on, ask->tell);
         break;
     case PS_ASK_ANSWER:
         take_answer(net, ask);
@@ -330,8 +307,11 @@ static void have_turn(ps_net *net) {
     ps_net_told(net);
 }
 
+/* What it replies to calls is written once for all of a turn. */
 static void ask_at_once(ps_net *net, const ps_net_ask *ask) {
+    bool written = net->nt_dirty == NULL;
     do_ask(net, ask);
+    if (written && net->nt_dirty != NULL) net->nt_quiet = false;
     have_turn(net);
 }
 
@@ -358,10 +338,17 @@ static void serve_line(ps_net *net) {
     }
 }
 
-static void await_handshake(ps_link *link, int64_t now) {
+/* Of a proxy's header and what follows it, and of TLS. */
+static void await_opening(ps_link *link, int64_t now) {
     int64_t most = link->lk_net->nt_conf.opening_ms;
     if (most > 0 && now - link->lk_seen_ms > most)
         ps_link_refuse(link, "handshake timed out", "");
+}
+
+static void end_idle(ps_link *link, int64_t now) {
+    const ps_net_conf *conf = &link->lk_net->nt_conf;
+    int64_t most = link->lk_over ? conf->opening_ms : conf->idle_ms;
+    if (most > 0 && now - link->lk_seen_ms > most) ps_link_end(link, "idle");
 }
 
 static void sweep_links(ps_net *net, int64_t now) {
@@ -373,19 +360,19 @@ static void sweep_links(ps_net *net, int64_t now) {
         if (link == NULL || link->lk_fd < 0) continue;
         if (link->lk_closing_ms > 0 && now >= link->lk_closing_ms)
             ps_link_end(link, NULL);
-        else if (link->lk_tls != NULL && !link->lk_open)
-            await_handshake(link, now);
+        else if (!link->lk_open && (link->lk_tls != NULL || link->lk_header != NULL))
+            await_opening(link, now);
         else if (conf->h2 != NULL)
             net->nt_protocol->sweep(link, now);
-        else if (conf->idle_ms > 0 && now - link->lk_seen_ms > conf->idle_ms)
-            ps_link_end(link, "idle");
+        else
+            end_idle(link, now);
     }
 }
 
 static int wait_ms(const ps_net *net) {
     if (net->nt_ready != NULL || net->nt_look) return 0;
     int64_t now = ps_monotonic_ms(), left = 3600000;
-    if (net->nt_count > 0 || net->nt_resting) left = SWEEP_MS;
+    if (net->nt_count > 0 || net->nt_first->nt_over > 0 || net->nt_resting) left = SWEEP_MS;
     if (net->nt_look_ms >= 0 && net->nt_look_ms - now < left)
         left = net->nt_look_ms > now ? net->nt_look_ms - now : 0;
     return (int)left;
@@ -452,7 +439,7 @@ static void *run_thread(void *arg) {
 
 /* While there are links, or it rests, sweeps come from a timer. */
 static void keep_time(ps_net *net) {
-    bool ticks = net->nt_count > 0 || net->nt_resting;
+    bool ticks = net->nt_count > 0 || net->nt_over > 0 || net->nt_resting;
     if (ticks == net->nt_ticks) return;
     net->nt_ticks = ticks;
     struct timespec pause = {0, ticks ? SWEEP_MS * 1000000L : 0};
@@ -461,6 +448,7 @@ static void keep_time(ps_net *net) {
 
 /* Python takes the events next, so it is woken only for those whose turn is still to come. */
 static void turn_at_once(ps_net *net) {
+    if (net->nt_protocol->asked != NULL) net->nt_protocol->asked(net);
     take_turn(net, BATCH_OF_LOOP, 0);
     keep_time(net);
     net->nt_quiet = net->nt_ready == NULL;
@@ -582,7 +570,6 @@ ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_n
     net->nt_protocol = conf->h2 != NULL ? &ps_calls : core == NULL ? &ps_frames : NULL;
     net->nt_timer = -1;
     net->nt_at_once = core == NULL ? &at_once : NULL;
-    ps_net_limit(net, conf->links_max);
     conf->budget->sharers++;
     net->nt_ready_end = &net->nt_ready;
     net->nt_look_ms = -1;
@@ -603,7 +590,10 @@ void ps_net_stop(ps_net *net) {
     if (net->nt_core != NULL) register_thread(net, NULL);
     net->nt_stopping = true;
     ps_net_ask_for(net, &(ps_net_ask){.kind = PS_ASK_DEAF});
-    if (net->nt_core != NULL) pthread_join(net->nt_thread, NULL);
+    if (net->nt_core != NULL)
+        pthread_join(net->nt_thread, NULL);
+    else if (net->nt_protocol->asked != NULL)
+        net->nt_protocol->asked(net); /* what was said last is written */
 }
 
 int ps_net_event_fd(ps_net *net) {
@@ -621,15 +611,12 @@ int32_t ps_net_links(ps_net *net) {
     return count;
 }
 
-void ps_net_speak_tls(ps_net *net, ps_tls *tls) {
+void ps_net_speak_tls(ps_net *net, ps_tls *tls, const char *refusal) {
     pthread_mutex_lock(&net->nt_tls_lock);
     net->nt_tls = tls;
+    snprintf(net->nt_tls_refusal, sizeof net->nt_tls_refusal, "%s", refusal);
     pthread_mutex_unlock(&net->nt_tls_lock);
     net->nt_tls_settled = true;
     for (int32_t i = 0; i < net->nt_all_count; i++)
         ps_net_ask_for(net->nt_all[i], &(ps_net_ask){.kind = PS_ASK_TLS});
-}
-
-void ps_net_limit(ps_net *net, int32_t links_max) {
-    net->nt_links_max = links_max;
 }

@@ -8,6 +8,7 @@
 
 #include "http2/http2.h"
 #include "net/net.h"
+#include "net/proxyheader.h"
 #include "net/tls.h"
 #include "core/core.h"
 #include "pop/popcheckpoint.h"
@@ -19,30 +20,27 @@
 #define PS_HELD_CLOSING 8
 #define PS_HELD_TLS 16 /* it wants TLS, and whether we have it is not known yet */
 
+#define PS_OVER_MAX 64 /* connections over the limit that are told so; others are just closed */
+
 #define PS_NET_ROOM (64 << 10) /* of one read, on a port without a core */
 
 #define PS_H2_FIRST 3 /* bytes that tell HTTP/2 from TLS and a PROXY header */
-
-/* For whom a connection speaks that Python has given back. */
-typedef struct ps_source {
-    uint8_t host[20];
-    int32_t host_len; /* 0: for its peer */
-    char name[64];
-} ps_source;
 
 struct ps_link {
     ps_net *lk_net;
     ps_conn *lk_conn; /* NULL: the port has no core, or its first byte is still to come */
     ps_h2 *lk_h2;     /* NULL: it speaks the remoting protocol */
     ps_tls_link *lk_tls; /* NULL: plain text */
-    ps_source *lk_source; /* NULL: Python never had it */
+    ps_proxyheader *lk_header; /* NULL: it began with none */
     int lk_fd;        /* -1: closed */
     int32_t lk_slot;
     int64_t lk_id;
     uint32_t lk_events; /* that epoll watches */
     int32_t lk_held;
+    bool lk_over;  /* it is one too many: Python refuses all that it asks */
     bool lk_open;  /* its first bytes are known to be ours */
     bool lk_told;  /* Python knows it */
+    atomic_bool lk_known; /* access control lets its client in, where there is no core that knows */
     bool lk_heavy; /* its last turn took long: others come first */
     bool lk_more;  /* whole frames wait in the core */
     bool lk_ready; /* in the list of those whose turn comes */
@@ -80,11 +78,11 @@ typedef struct ps_net_ask {
            /* Of HTTP/2. */
            PS_ASK_REPLY, PS_ASK_FINISH, PS_ASK_ADMIT, PS_ASK_SERVED, PS_ASK_GO_AWAY,
            PS_ASK_CLIENT } kind;
-    int32_t on; /* of PS_ASK_JOIN: its descriptor, and as data its ps_source, if it has one; of
-                   PS_ASK_SAFE: the outcome */
+    int32_t on; /* of PS_ASK_JOIN: its descriptor; of PS_ASK_SAFE: the outcome */
     bool fifo;  /* of PS_ASK_CLIENT */
     int64_t conn_id;
-    int32_t stream, tell; /* of calls; tell: the status, when one is finished */
+    int32_t stream, tell; /* of calls; tell: the status, when one is finished; of PS_ASK_JOIN: it is
+                             one too many */
     ps_link *link;
     uint8_t *data;
     int64_t len;
@@ -118,9 +116,10 @@ struct ps_net {
     ps_link **nt_links; /* by slot; NULL: free */
     int32_t nt_slots, nt_free; /* nt_free: no slot below it is free */
     _Atomic int32_t nt_count; /* links that it has, or that were given to it */
-    _Atomic int32_t nt_links_max; /* of the first alone */
-    ps_tls *nt_tls; /* NULL: TLS is handed to Python, once that is settled */
-    pthread_mutex_t nt_tls_lock; /* of nt_tls, which may be another one at any time */
+    _Atomic int32_t nt_over; /* of the first alone: links of the port that are too many */
+    ps_tls *nt_tls; /* NULL: TLS is refused, once that is settled */
+    char nt_tls_refusal[512]; /* why */
+    pthread_mutex_t nt_tls_lock; /* of these two, which may change at any time */
     atomic_bool nt_tls_settled, nt_tls_asked;
     int64_t nt_serial;
     _Atomic int64_t nt_waiting; /* calls that wait for messages: hotcalls.c */
@@ -155,16 +154,15 @@ void ps_net_tell_popped(ps_net *net, struct ps_pop_found *found, int64_t conn_id
                         const uint8_t *names, int64_t len);
 /* The same. found: see ps_net_call. */
 bool ps_net_tell_call(ps_link *link, const ps_h2_event *event, struct ps_pop_found *found);
-/* The socket is Python's from now on. first: its first byte; -1: it is one too many. */
-void ps_net_hand_over(ps_net *net, int fd, int first);
 void ps_net_told(ps_net *net); /* Python is woken, if there is something for it */
 bool ps_net_ask_for(ps_net *net, const ps_net_ask *ask); /* false: no memory, its data is freed */
 int64_t ps_net_take_asks(ps_net *net, ps_queue_of *out);
 void ps_net_free_events(ps_queue_of *q, int64_t from);
 
 /* link.c */
-/* NULL: no memory. It was counted before. source: becomes its own; NULL: it was just accepted. */
-ps_link *ps_link_make(ps_net *net, int fd, ps_source *source);
+/* NULL: no memory. It was counted before. over: it is one too many. */
+ps_link *ps_link_make(ps_net *net, int fd, bool over);
+void ps_link_count(ps_net *net, bool over, int32_t more); /* links that it has, or those over */
 void ps_link_free(ps_link *link);           /* after it was ended */
 void ps_link_end(ps_link *link, const char *why); /* why NULL: its peer did */
 void ps_link_watch(ps_link *link);                /* what epoll waits for */
@@ -172,7 +170,9 @@ void ps_link_watch(ps_link *link);                /* what epoll waits for */
 int64_t ps_link_receive(ps_link *link, uint8_t *to, int64_t room);
 void ps_link_send(ps_link *link, const uint8_t *data, int64_t len);
 void ps_link_flush(ps_link *link);
-void ps_link_readable(ps_link *link); /* one read, or what was held back, and what comes of it */
+void ps_link_send_pieces(ps_link *link, const ps_step *step); /* its answers, and pieces of files */
+/* Nothing else would wake it for what was read from its socket already. */
+void ps_link_go_on(ps_link *link);
 void ps_link_enqueue(ps_link *link);  /* its turn comes */
 /* This no longer holds it up. What was read before goes on, since nothing else may wake it. */
 void ps_link_release(ps_link *link, int32_t why);
@@ -184,8 +184,17 @@ void ps_link_delegate(ps_link *link, const ps_h2_event *event, struct ps_pop_fou
 bool ps_link_delegate_frame(ps_link *link, const uint8_t *frame, int64_t len); /* false: it ended */
 void ps_link_end_malformed(ps_link *link, const ps_error *error);
 void ps_link_begin_close(ps_link *link); /* what is unsent is written first */
+
+/* turn.c */
+void ps_link_readable(ps_link *link); /* one read, or what was held back, and what comes of it */
+
+/* opening.c */
+/* Looks at the first bytes of a link that is not open. Whether it is now, and is to be read. */
+bool ps_link_begin(ps_link *link);
 /* Of one that was not opened yet; Python hears of it all the same. */
 void ps_link_refuse(ps_link *link, const char *why, const char *detail);
+/* The same of one that no link was made of. */
+void ps_net_refuse(ps_net *net, int fd, const char *why, const char *detail);
 
 /* What the queues call where no thread waits for them: reactor.c. */
 typedef struct ps_net_at_once {

@@ -24,14 +24,17 @@ static ps_net_budget *net_budget;
 /* Python's part. */
 static pthread_t net_python;
 static atomic_bool net_over, net_asleep;
-static atomic_int net_opened, net_closed, net_handed, net_frames, net_unread, net_resting;
+static atomic_int net_opened, net_closed, net_over_opened, net_refused, net_frames, net_unread,
+    net_resting;
 static char net_why[256]; /* of the last link that the thread ended itself */
 static char net_who[160]; /* addresses and ports of the last link that was opened */
-static int net_header;    /* so many bytes are a PROXY header, if the first is a P; 0: none are */
+static char net_refusal[600]; /* of the last connection that was not */
+#define NET_HEADER "PROXY TCP4 203.0.113.7 127.0.0.1 4711 10911\r\n"
 static const uint8_t net_source[8] = {203, 0, 113, 7, 0, 0, 4711 >> 8, 4711 & 255};
 static pthread_mutex_t net_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static CHECK_UNUSED ps_net_conf net_conf(void) {
+    static const ps_net_run local = {4, {127, 0, 0, 0}, {127, 255, 255, 255}};
     if (net_budget == NULL) net_budget = ps_net_budget_new(0);
     ps_net_budget_limit(net_budget, 64 << 20);
     return (ps_net_conf){.number = 1,
@@ -42,6 +45,8 @@ static CHECK_UNUSED ps_net_conf net_conf(void) {
                          .write_low = 256 << 10,
                          .unsent_max = 64 << 20,
                          .budget = net_budget,
+                         .proxies = &local,
+                         .proxies_len = 1,
                          .linger_ms = 5000};
 }
 
@@ -63,25 +68,13 @@ static void net_answer(const ps_net_event *event) {
     ps_link_write(event->link, out, ps_command_encode(&answer, 0, out, sizeof out, &e));
 }
 
-/* Takes the header, as it comes, and gives the connection back. */
-static void net_read_header(int fd) {
-    uint8_t header[256];
-    for (ssize_t left = net_header, got; left > 0; left -= got) {
-        struct pollfd one = {fd, POLLIN, 0};
-        got = poll(&one, 1, NET_BOUND_MS) > 0 ? recv(fd, header, (size_t)left, 0) : 0;
-        if (got > 0) continue;
-        close(fd);
-        return;
-    }
-    ps_net_take_back(net, fd, net_source, sizeof net_source, "203.0.113.7 4711");
-}
-
 static void net_take(const ps_net_event *event) {
     switch (event->kind) {
     case PS_NET_OPENED:
         pthread_mutex_lock(&net_lock);
         snprintf(net_who, sizeof net_who, "%.*s", (int)event->len, (const char *)event->data);
         pthread_mutex_unlock(&net_lock);
+        atomic_fetch_add(&net_over_opened, event->number);
         atomic_fetch_add(&net_opened, 1);
         break;
     case PS_NET_FRAME:
@@ -95,17 +88,15 @@ static void net_take(const ps_net_event *event) {
         ps_link_forget(event->link);
         atomic_fetch_add(&net_closed, 1);
         break;
-    case PS_NET_HANDED:
-        atomic_fetch_add(&net_handed, 1); /* before its peer learns of it */
-        if (net_header > 0 && event->value == 'P') {
-            net_read_header(event->number);
-            break;
-        }
-        send(event->number, "yours", 5, MSG_NOSIGNAL);
-        close(event->number);
+    case PS_NET_UNOPENED:
+        pthread_mutex_lock(&net_lock);
+        snprintf(net_refusal, sizeof net_refusal, "%.*s", (int)event->len,
+                 (const char *)event->data);
+        pthread_mutex_unlock(&net_lock);
+        atomic_fetch_add(&net_refused, 1);
         break;
     case PS_NET_TLS_WANTED:
-        ps_net_speak_tls(net, NULL); /* there is no certificate: whoever waits is handed over */
+        ps_net_speak_tls(net, NULL, "TLS refused\nno certificate");
         break;
     case PS_NET_UNREAD:
         if (event->value) atomic_fetch_add(&net_unread, 1);
@@ -156,9 +147,10 @@ static CHECK_UNUSED void net_start_as(const ps_net_conf *conf, void *(*python)(v
     CHECK_EQ(0, listen(fd, 1024));
     CHECK_EQ(0, getsockname(fd, (struct sockaddr *)&at, &len));
     net_port = ntohs(at.sin_port);
-    net_opened = net_closed = net_handed = net_frames = net_unread = net_resting = 0;
+    net_opened = net_closed = net_over_opened = net_refused = net_frames = net_unread = 0;
+    net_resting = 0;
     net_over = net_asleep = false;
-    net_why[0] = net_who[0] = 0;
+    net_why[0] = net_who[0] = net_refusal[0] = 0;
     for (int i = 0; i < net_threads; i++) {
         ps_net_conf own = *conf;
         own.number = i + 1;

@@ -101,47 +101,58 @@ static void test_frames_may_be_cut_at_every_byte(void) {
     close_all();
 }
 
-static void test_other_protocols_are_handed_over_with_all_they_said(void) {
+static void test_what_begins_otherwise_is_refused(void) {
     ps_net_conf conf = net_conf();
-    static const char *const first[] = {"\x16\x03\x01", "PROXY TCP4 ", "PRI * HTTP/2.0"};
+    static const struct {
+        const char *said, *why;
+    } all[] = {{"\x16\x03\x01", "\nTLS refused\nno certificate"},
+               {"PROXY x y\r\n", "\nmalformed frame\nPROXY header: not the words of version 1"},
+               {"POST / HTTP/1.1", "\nmalformed frame\nPROXY header: neither version"},
+               {NET_HEADER "\x16\x03\x01", "203.0.113.7 4711\nTLS refused"}};
     open_all(&conf);
-    for (size_t i = 0; i < sizeof first / sizeof *first; i++) {
+    for (int i = 0; i < (int)(sizeof all / sizeof *all); i++) {
         net_client c = net_connect();
-        net_write(&c, first[i], (int64_t)strlen(first[i]));
-        CHECK(net_more(&c) && c.len == 5 && memcmp(c.data, "yours", 5) == 0);
-        net_leave(&c);
+        net_write(&c, all[i].said, (int64_t)strlen(all[i].said));
+        expect_end(&c);
+        NET_UNTIL(net_refused == i + 1);
+        CHECKF(strstr(net_refusal, all[i].why) != NULL, "%s", net_refusal);
     }
-    CHECK_EQ(3, net_handed);
+    CHECK_EQ(0, net_opened);
+    NET_UNTIL(ps_net_links(net) == 0);
+    close_all();
+}
+
+static void test_plain_text_is_refused_where_tls_is_enforced(void) {
+    ps_net_conf conf = net_conf();
+    conf.tls_only = 1;
+    open_all(&conf);
+    for (int i = 0; i < 2; i++) {
+        net_client c = net_connect();
+        if (i == 1) net_write(&c, NET_HEADER, (int64_t)strlen(NET_HEADER));
+        net_send(&c, 1, "body", 4);
+        expect_end(&c);
+        NET_UNTIL(net_refused == i + 1);
+        CHECK(strstr(net_refusal, "\nplain text refused: tls.server.mode is enforcing") != NULL);
+    }
     CHECK_EQ(0, net_opened);
     close_all();
 }
 
-/* ---- what comes back from Python ---- */
+/* ---- a proxy's header ---- */
 
-#define HEADER "PROXY TCP4 203.0.113.7 127.0.0.1 4711 10911\r\n"
-
-static void open_with_headers(const ps_net_conf *conf) {
-    net_header = (int)strlen(HEADER);
-    open_all(conf);
-}
-
-static void close_with_headers(void) {
-    close_all();
-    net_header = 0;
-}
-
-/* The header may be cut anywhere, and the first frame may come with it. */
-static void test_one_that_python_gives_back_speaks_for_its_source(void) {
+/* It may be cut anywhere, and the first frame may come with it. */
+static void test_one_with_a_header_speaks_for_its_source(void) {
     ps_net_conf conf = net_conf();
     uint8_t sent[4096];
     ps_command answer;
     ps_record r;
     kit_frame f;
-    open_with_headers(&conf);
+    open_all(&conf);
     kit_send(&f, 0, 7, "T", 0, UNIQ);
-    int64_t head = net_header, len = head + kit_encode(&f, "body", 4, sent + head, 4000);
+    int64_t head = (int64_t)strlen(NET_HEADER);
+    int64_t len = head + kit_encode(&f, "body", 4, sent + head, 4000);
     int opened = 0;
-    memcpy(sent, HEADER, (size_t)head);
+    memcpy(sent, NET_HEADER, (size_t)head);
     for (int64_t cut = 1; cut <= len; cut += cut < head + 2 ? 1 : 9) {
         net_client c = net_connect();
         net_write(&c, sent, cut);
@@ -164,44 +175,59 @@ static void test_one_that_python_gives_back_speaks_for_its_source(void) {
     }
     net_leave(&c);
     NET_UNTIL(net_opened == net_closed);
-    close_with_headers();
+    close_all();
 }
 
-static void test_one_that_was_given_back_is_never_handed_over_again(void) {
-    static const char *const after[] = {HEADER, "\x16\x03\x01", "\r\n\r\n", "GET / HTTP/1.1\r\n"};
+static void test_a_second_header_is_a_frame_of_false_length(void) {
+    static const char *const after[] = {NET_HEADER, "\r\n\r\n", "GET / HTTP/1.1\r\n"};
     ps_net_conf conf = net_conf();
-    open_with_headers(&conf);
-    for (size_t i = 0; i < sizeof after / sizeof *after; i++) {
+    open_all(&conf);
+    for (int i = 0; i < 3; i++) {
         net_client c = net_connect();
-        net_write(&c, HEADER, net_header);
+        net_write(&c, NET_HEADER, (int64_t)strlen(NET_HEADER));
         net_write(&c, after[i], (int64_t)strlen(after[i]));
         expect_end(&c);
-        CHECK_EQ(i + 1, net_handed);
+        NET_UNTIL(net_closed == i + 1);
+        CHECK(strncmp(net_why, "malformed frame", 15) == 0);
     }
-    CHECK_EQ(0, net_opened);
-    NET_UNTIL(ps_net_links(net) == 0);
-    close_with_headers();
+    CHECK(strncmp(net_who, "203.0.113.7 4711 ", 17) == 0);
+    close_all();
 }
 
-/* It was within the limit when it was accepted. */
-static void test_one_that_is_given_back_is_taken_whatever_the_limit(void) {
+static void test_a_header_of_a_stranger_is_refused(void) {
+    static const ps_net_run far[] = {{4, {127, 0, 0, 2}, {127, 0, 0, 9}}, {16, {0}, {0xFF}}};
     ps_net_conf conf = net_conf();
-    conf.links_max = 1;
-    open_with_headers(&conf);
-    net_client slow = net_connect();
-    net_write(&slow, HEADER, 1);
-    NET_UNTIL(net_handed == 1 && ps_net_links(net) == 0);
-    net_client other = net_connect();
-    net_send(&other, 1, "body", 4);
-    CHECK_EQ(1, expect(&other, 0));
-    net_write(&slow, HEADER + 1, net_header - 1);
-    net_send(&slow, 2, "body", 4);
-    CHECK_EQ(2, expect(&slow, 0));
-    CHECK_EQ(2, ps_net_links(net));
-    net_leave(&slow);
-    net_leave(&other);
-    expect_none_left(2);
-    close_with_headers();
+    conf.proxies = far;
+    conf.proxies_len = 2;
+    open_all(&conf);
+    net_client c = net_connect();
+    net_write(&c, NET_HEADER, (int64_t)strlen(NET_HEADER));
+    expect_end(&c);
+    NET_UNTIL(net_refused == 1);
+    CHECK(strncmp(net_refusal, "127.0.0.1 ", 10) == 0);
+    CHECK(strstr(net_refusal, "\nPROXY header refused: the peer is not in trusted") != NULL);
+    CHECK_EQ(0, net_opened);
+    close_all();
+}
+
+/* Of a header, and of what follows it. One that has said nothing is idle, which is another limit.
+ */
+static void test_a_header_that_does_not_go_on_is_closed(void) {
+    ps_net_conf conf = net_conf();
+    conf.opening_ms = 50;
+    open_all(&conf);
+    net_client silent = net_connect();
+    for (int i = 0; i < 2; i++) {
+        net_client c = net_connect();
+        net_write(&c, NET_HEADER, i == 0 ? 1 : (int64_t)strlen(NET_HEADER));
+        expect_end(&c);
+        NET_UNTIL(net_refused == i + 1);
+        CHECK(strstr(net_refusal, "\nhandshake timed out") != NULL);
+    }
+    net_send(&silent, 1, "body", 4);
+    CHECK_EQ(1, expect(&silent, 0));
+    net_leave(&silent);
+    close_all();
 }
 
 /* ---- held pulls ---- */
@@ -407,25 +433,37 @@ static void test_the_largest_unfinished_frame_gives_way(void) {
     close_all();
 }
 
-static void test_one_too_many_is_handed_over(void) {
+/* Even what the core could serve; half a header counts, too. */
+static void test_all_that_one_too_many_asks_is_pythons(void) {
     ps_net_conf conf = net_conf();
+    net_client over[PS_OVER_MAX];
     conf.links_max = 2;
     open_all(&conf);
     net_client a = net_connect(), b = net_connect();
     ask_python(&a, 1);
-    ask_python(&b, 1);
     expect(&a, 999);
-    expect(&b, 999);
-    net_client c = net_connect();
-    NET_UNTIL(net_handed == 1);
-    expect_end(&c);
-    net_leave(&a);
-    NET_UNTIL(net_closed == 1);
-    net_client d = net_connect();
-    ask_python(&d, 4);
-    CHECK_EQ(4, expect(&d, 999));
+    net_write(&b, NET_HEADER, 9);
+    for (int i = 0; i < PS_OVER_MAX; i++) {
+        over[i] = net_connect();
+        net_send(&over[i], 7, "body", 4);
+        CHECK_EQ(7, expect(&over[i], 310));
+    }
+    CHECK_EQ(PS_OVER_MAX, net_over_opened);
+    CHECK_EQ(2, ps_net_links(net));
+    net_client beyond = net_connect();
+    expect_end(&beyond);
+    NET_UNTIL(net_refused == 1);
+    CHECK(strstr(net_refusal, "\ntoo many connections") != NULL);
     net_leave(&b);
+    NET_UNTIL(ps_net_links(net) == 1);
+    net_client d = net_connect();
+    net_send(&d, 4, "body", 4);
+    CHECK_EQ(4, expect(&d, 0));
+    CHECK_EQ(PS_OVER_MAX, net_over_opened);
+    for (int i = 0; i < PS_OVER_MAX; i++) net_leave(&over[i]);
+    net_leave(&a);
     net_leave(&d);
+    expect_none_left(PS_OVER_MAX + 2);
     close_all();
 }
 
@@ -546,9 +584,9 @@ static void leave_at(int step, bool reset) {
         expect(&c, 999);
         net_write(&c, frame, len / 3);
     }
-    if (step == 8) net_write(&c, "PROXY", 5);
+    if (step == 8) net_write(&c, NET_HEADER, 1 + check_below(44));
     if (step == 9) {
-        net_write(&c, "PROXY", 5);
+        net_write(&c, NET_HEADER, (int64_t)strlen(NET_HEADER));
         net_write(&c, frame, len / (1 + check_below(3)));
     }
     if (step == 10) net_write(&c, "GET /", 5);
@@ -560,7 +598,6 @@ static void leave_at(int step, bool reset) {
 
 static void test_peers_may_leave_at_every_step(void) {
     ps_net_conf conf = net_conf();
-    net_header = 5; /* "PROXY" */
     open_all(&conf);
     for (int i = 0; i < 600; i++) leave_at((int)check_below(11), check_below(2) == 0);
     net_client c = net_connect();
@@ -569,7 +606,7 @@ static void test_peers_may_leave_at_every_step(void) {
     net_leave(&c);
     NET_UNTIL(net_opened == net_closed && net_opened > 0);
     NET_UNTIL(ps_net_budget_hold(net_budget, 0) == 0);
-    close_with_headers();
+    close_all();
 }
 
 static int count_entries(const char *folder) {
@@ -591,11 +628,10 @@ static void start_and_stop(bool asleep) {
     net_write(&half, "\0\0", 2);
     ask_python(&c, 2);
     net_pull(&c, 3, 1 << 30, 60000);
-    int pair[2]; /* one that is given back just now */
-    CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair));
-    ps_net_take_back(net, pair[0], net_source, sizeof net_source, "203.0.113.7 4711");
+    net_client header = net_connect();
+    net_write(&header, NET_HEADER, 9);
     net_stop();
-    close(pair[1]);
+    net_leave(&header);
     net_leave(&c);
     net_leave(&half);
 }
@@ -731,10 +767,12 @@ static void run_all(void) {
     RUN(test_sends_and_pulls_are_served_without_python);
     RUN(test_what_nobody_knows_is_handed_on_in_order);
     RUN(test_frames_may_be_cut_at_every_byte);
-    RUN(test_other_protocols_are_handed_over_with_all_they_said);
-    RUN(test_one_that_python_gives_back_speaks_for_its_source);
-    RUN(test_one_that_was_given_back_is_never_handed_over_again);
-    RUN(test_one_that_is_given_back_is_taken_whatever_the_limit);
+    RUN(test_what_begins_otherwise_is_refused);
+    RUN(test_plain_text_is_refused_where_tls_is_enforced);
+    RUN(test_one_with_a_header_speaks_for_its_source);
+    RUN(test_a_second_header_is_a_frame_of_false_length);
+    RUN(test_a_header_of_a_stranger_is_refused);
+    RUN(test_a_header_that_does_not_go_on_is_closed);
     RUN(test_a_held_pull_is_woken_by_a_send_and_ended_by_its_time);
     RUN(test_a_slow_reader_gets_every_answer);
     RUN(test_large_records_are_written_from_where_they_lie);
@@ -742,7 +780,7 @@ static void run_all(void) {
     RUN(test_frames_that_wait_for_python_are_bounded);
     RUN(test_who_is_there_goes_before_a_storm);
     RUN(test_the_largest_unfinished_frame_gives_way);
-    RUN(test_one_too_many_is_handed_over);
+    RUN(test_all_that_one_too_many_asks_is_pythons);
     RUN(test_without_a_descriptor_connections_wait_until_there_is_one);
     RUN(test_an_idle_one_is_closed);
     RUN(test_without_a_core_every_frame_is_handed_on);

@@ -144,10 +144,10 @@ static bool go_on(int64_t round) {
     return seconds > 0 ? ps_monotonic_ms() < ends_ms : round < rounds;
 }
 
-/* Every other connection begins with a header, which Python takes. */
+/* Every other connection begins with a header. */
 static net_client join_port(int64_t round) {
     net_client c = net_connect();
-    if (round / 16 % 2) net_write(&c, "PROXY", net_header);
+    if (round / 16 % 2) net_write(&c, NET_HEADER, (int64_t)strlen(NET_HEADER));
     return c;
 }
 
@@ -306,7 +306,6 @@ int main(void) {
     check_begin();
     char *base = check_folder();
     snprintf(kit_root, sizeof kit_root, "%s/store", base);
-    net_header = 5; /* "PROXY" */
     net_threads = getenv("PS_THREADS") != NULL ? atoi(getenv("PS_THREADS")) : 3;
     if (getenv("PS_ROUNDS") != NULL) rounds = strtoll(getenv("PS_ROUNDS"), NULL, 10);
     if (getenv("PS_SECONDS") != NULL) seconds = strtoll(getenv("PS_SECONDS"), NULL, 10);

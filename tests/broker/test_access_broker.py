@@ -457,7 +457,11 @@ def test_only_a_trusted_proxy_says_where_a_client_is(tmp_path, rules):
         for source, answered in (("127.0.0.2", True), ("127.0.0.3", False)):
             with socket.create_connection(("127.0.0.1", broker.port), 300, (source, 0)) as sock:
                 sock.sendall(header + frame(case))
-                assert bool(sock.recv(1)) == answered
+                try:
+                    got = sock.recv(1)
+                except ConnectionResetError:  # nobody has read the frame
+                    got = b""
+                assert bool(got) == answered
 
 
 def test_secure_makes_a_broker_that_lets_only_its_administrator_in(tmp_path):

@@ -22,11 +22,9 @@ from broker import Broker, NameServer
 from broker.loop.budget import Budget
 from broker.namesrv.registration import parse as parse_registration
 from broker.processors.bodies import BATCH_ACK
-from broker.remoting.opening import ProxyHeader, proxied
 from broker.wire import codec
 from broker.wire.command import Command, texts
 from broker.wire.handlers import Peer
-from broker.wire.http2 import PREFACE
 
 MIB = 1 << 20
 #: A frame that says it has 16 MiB less a byte, and half of it.
@@ -235,30 +233,3 @@ def test_a_name_server_has_the_same_budget() -> None:
             assert 0 < budget.held <= budget.limit
         until(lambda: not server.connections)
         until(lambda: budget.held == 0)
-
-
-def test_half_a_proxy_header_at_the_grpc_port_waits_for_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks = []
-
-    def look(data: bytes) -> ProxyHeader | None:
-        looks.append(data)
-        return proxied(data)
-
-    monkeypatch.setattr("broker.grpc.front.proxied", look)
-    with (
-        Broker(tmp_path, listenPort=0, bindAddress="127.0.0.1", grpc_port=0) as broker,
-        socket.create_connection(("127.0.0.1", broker.grpc_port), BOUND_S) as sock,
-    ):
-        sock.sendall(b"PROXY TCP4 ")
-        until(lambda: looks)
-        broker.run(asyncio.sleep(0.2))
-        assert len(looks) == 1
-        sock.sendall(b"1.2.3.4 5.6.7.8 1 2\r\n" + PREFACE + bytes(3) + b"\4")
-        assert sock.recv(9)[3] == 4  # the server's SETTINGS
-        with socket.create_connection(("127.0.0.1", broker.grpc_port), BOUND_S) as other:
-            other.sendall(b"PROXY TCP4 ")
-            other.shutdown(socket.SHUT_WR)
-            with contextlib.suppress(ConnectionResetError):  # nobody reads what it sent
-                assert other.recv(1) == b""

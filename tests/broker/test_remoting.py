@@ -23,6 +23,7 @@ from broker.loop.watchdog import Watchdog
 from broker.remoting import connection
 from broker.remoting.client import RemotingClient
 from broker.remoting.connection import Connection, Limits
+from broker.remoting.links import LinkTransport
 from broker.wire import codec
 from broker.wire.answer_limits import SHORT_ANSWER_MAX
 from broker.wire.codes import RequestCode
@@ -172,22 +173,23 @@ async def test_the_longest_frame_and_one_that_is_too_long():
 async def test_many_requests_in_one_write_are_answered_with_few():
     writes = []
 
-    write_out = Connection.write_out
+    write = LinkTransport.write
 
-    def count(connection, parts):
-        writes.append(len(parts))
-        write_out(connection, parts)
+    def count(transport, data):
+        writes.append(len(data))
+        write(transport, data)
 
     # A turn that a busy machine makes long would end early, and write what it has.
     endless = mock.patch.object(turns, "TURN_S", BOUND_S)
-    with mock.patch.object(Connection, "write_out", count), endless:
+    with mock.patch.object(LinkTransport, "write", count), endless:
         async with serving(HANDLERS) as server, await Wire.to(server.port) as wire:
             await wire.ask(Command(ECHO))
+            one = sum(writes)
             writes.clear()
             wire.write(b"".join(codec.encode(Command(ECHO, opaque=n)) for n in range(500)))
             for n in range(500):
                 assert (await wire.answer()).opaque == n
-    assert len(writes) < 10 and sum(writes) == 500
+    assert len(writes) < 10 and sum(writes) >= 500 * one
 
 
 # ---- one-way, errors ----

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import hashlib
 import hmac
 import json
@@ -11,19 +9,15 @@ import socket
 import ssl
 import threading
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import pytest
-import uvloop
 from caller import CODE, Caller, message, serving
 from waiting import BOUND_S, until
 
 from broker import Broker
 from broker.access.policies import User
-from broker.grpc._http2 import Service
-from broker.grpc.front import Front
-from broker.grpc.http2 import Http2Connection
 from broker.grpc.local import LocalBroker
 from broker.grpc.schema import METHODS, SERVICE, pb
 from broker.grpc.settings import ProxySettings
@@ -102,10 +96,13 @@ def test_bytes_of_another_protocol_close_the_connection(broker: Broker, data: by
     "data", [b"", b"PROXY TCP4 ", b"PROXY UNKNOWN\r\nPR", b"\x16\x03\x01\x01\x00"]
 )
 def test_a_connection_that_does_not_begin_is_closed(
-    broker: Broker, data: bytes, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.grpc.front._OPENING_S", 0.05)
-    with socket.create_connection(("127.0.0.1", broker.grpc_port), BOUND_S) as sock:
+    monkeypatch.setattr("broker.grpc.links.OPENING_MS", 50)
+    with (
+        serving(tmp_path) as broker,
+        socket.create_connection(("127.0.0.1", broker.grpc_port), BOUND_S) as sock,
+    ):
         sock.sendall(data)
         assert closed(sock)
 
@@ -115,7 +112,7 @@ HEADER = b"PROXY TCP4 203.0.113.7 127.0.0.1 4711 8081\r\n"
 
 @pytest.mark.parametrize("tls", [False, True])
 def test_a_proxy_header_names_the_client(broker: Broker, tls: bool) -> None:
-    """Every record of the client's then has its address; the network thread has the connection."""
+    """Every record of the client's then has its address."""
     host, port = "127.0.0.1", broker.grpc_port
     listener = socket.create_server((host, 0))
     options: dict[str, Any] = {}
@@ -137,9 +134,9 @@ def test_a_proxy_header_names_the_client(broker: Broker, tls: bool) -> None:
         entry = caller.send(message("Normal")).entries[0]
         thread.join(BOUND_S)
         assert broker.grpc is not None
-        front = broker.grpc._server._front
-        assert front.on_the_loop == []
-        assert "203.0.113.7" in [each.address[0] for each in front.connections]
+        port = broker.grpc._server._port
+        assert port is not None
+        assert "203.0.113.7" in [each.address[0] for each in port.connections]
     with broker.consumer("far", "Normal", start="first") as consumer:
         found = next(m for m in consumer if m.message_id == entry.message_id)
     assert bytes(found.record[48:52]) == socket.inet_aton("203.0.113.7")
@@ -363,67 +360,3 @@ def test_streams_that_never_end_cost_others_nothing(broker: Broker, caller: Call
         assert another.send(message("Normal")).status.code == CODE.OK
     for stream in streams:
         stream.close()
-
-
-def test_connections_that_wait_are_accepted_a_few_at_a_time() -> None:
-    assert asyncio.run(_most_begun_at_once(200)) <= 32
-
-
-async def _most_begun_at_once(count: int) -> int:
-    begun = 0
-
-    def speak(*_: object) -> Any:
-        nonlocal begun
-        begun += 1
-        raise ConnectionError("enough")
-
-    with socket.socket() as listening, contextlib.ExitStack() as stack:
-        listening.bind(("127.0.0.1", 0))
-        front = Front(listening, speak, TlsSettings(), 1000, lambda host: False, lambda at: None)
-        front.start()
-        for _ in range(count):  # the loop does not run meanwhile
-            sock = stack.enter_context(socket.create_connection(listening.getsockname(), BOUND_S))
-            sock.sendall(PREFACE)
-        most = 0
-        while begun < count:
-            before = begun
-            await asyncio.sleep(0)
-            most = max(most, begun - before)
-        await front.stop()
-    return most
-
-
-def test_a_connection_whose_opening_is_ended_is_closed() -> None:
-    """A stop may come between the connection and the task that waits for it."""
-    uvloop.run(_end_an_opening())
-
-
-async def _end_an_opening() -> None:
-    service = Service(((b"/s/Method", False),), 10_000, 1 << 16, 1 << 20, 1 << 20, 1 << 30, ())
-    failures: list[dict[str, Any]] = []
-    ended: list[asyncio.Future[None]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, said: failures.append(said))
-
-    class Met(Http2Connection):
-        def data_received(self, data: bytes) -> None:
-            self._unfed.append(data)  # as when the turn's time is over
-            self._wait()
-            for task in front._tasks:
-                task.cancel()
-
-    def speak(address: tuple[str, int], end: asyncio.Future[None]) -> Http2Connection:
-        ended.append(end)
-        return Met(service, address, cast(Any, None), end)
-
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        front = Front(listening, speak, TlsSettings(), 9, lambda host: False, lambda at: None)
-        front.start()
-        with socket.create_connection(listening.getsockname(), BOUND_S) as sock:
-            sock.sendall(PREFACE)
-            while not ended or front._tasks:
-                await asyncio.sleep(0)
-            for _ in range(5):
-                await asyncio.sleep(0)
-            assert not failures and ended[0].done(), failures
-        await front.stop()

@@ -23,11 +23,12 @@ from waiting import BOUND_S, until
 from broker import Broker
 from broker.grpc import schema
 from broker.grpc._http2 import Service, count_fields
-from broker.grpc.front import Front
-from broker.grpc.http2 import Http2Connection, Serving, Stream
+from broker.grpc.http2 import Serving, Stream
+from broker.grpc.links import GrpcPort
 from broker.grpc.schema import METHODS, SERVICE, DecodeError, pb
 from broker.grpc.status import Code
 from broker.loop.budget import Budget
+from broker.remoting.tls import TlsSettings
 from broker.wire import http2
 from broker.wire.http2 import (
     BEGIN,
@@ -235,9 +236,8 @@ def test_a_connection_without_calls_is_closed(tmp_path: Path) -> None:
 def test_a_client_that_says_nothing_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    """By the network thread, or by the loop after a PROXY header."""
+    """After a PROXY header, too."""
     monkeypatch.setattr("broker.grpc.links.OPENING_MS", 50)
-    monkeypatch.setattr("broker.grpc.http2._GREETING_S", 0.05)
     with serving(tmp_path) as broker:
         for head in (b"", b"PROXY UNKNOWN\r\n")[: 2 if len(sent) > 2 else 1]:
             with socket.create_connection(("127.0.0.1", broker.grpc_port), BOUND_S) as sock:
@@ -249,8 +249,8 @@ def test_a_client_that_says_nothing_is_closed(
 def test_a_client_that_reads_no_replies(broker: Broker) -> None:
     """Calls whose answers it does not take are not read for ever."""
     broker.create_topic("Wide", queues=100)
-    listener = _front(broker)._sock
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
+    assert broker.grpc is not None
+    broker.grpc._server._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
     with connected(broker) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.settimeout(1)
@@ -261,13 +261,9 @@ def test_a_client_that_reads_no_replies(broker: Broker) -> None:
         )
         assert flood(sock, pieces)
         assert fine(broker)
-    front = _front(broker)
-    until(lambda: all(not c.calls for c in list(front.connections)), "calls that are gone")
-
-
-def _front(broker: Broker) -> Front:
-    assert broker.grpc is not None
-    return broker.grpc._server._front
+    port = broker.grpc._server._port
+    assert port is not None
+    until(lambda: all(not c.calls for c in port.connections), "calls that are gone")
 
 
 @pytest.mark.parametrize("how", [grpc.Compression.Gzip, grpc.Compression.Deflate])
@@ -295,31 +291,29 @@ def test_a_flood_of_calls_does_not_hold_the_loop(monkeypatch: pytest.MonkeyPatch
             now[0] += 0.001
             stream.reply(b"reply")
 
-        def make() -> Http2Connection:
-            serving = Serving(
-                serve,
-                lambda *asked: None,
-                lambda *asked: False,
-            )  # type: ignore[arg-type,return-value]
-            return Http2Connection(service, ("127.0.0.1", 1), serving, loop.create_future())
-
         def look() -> None:
             turns.append(served)
             if served < 1000:
                 loop.call_soon(look)
 
-        ours, theirs = socket.socketpair()
-        with theirs:
-            transport, connection = await loop.connect_accepted_socket(make, ours)
-            empty = b"\0" + struct.pack(">I", 0)
-            pieces = [call_of("/s/Method", 2 * n + 1) for n in range(1000)]
-            pieces = [p + frame(DATA, END_STREAM, 2 * n + 1, empty) for n, p in enumerate(pieces)]
-            loop.call_soon(look)
-            connection.data_received(BEGIN + b"".join(pieces))
-            while served < 1000:
-                await asyncio.sleep(0)
-            assert max(after - before for before, after in pairwise([0, *turns])) < 20
-            transport.close()
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            listening.setblocking(False)
+            port = GrpcPort(
+                None, service, [], listening,
+                Serving(serve, lambda *asked: None, lambda *asked: False),  # type: ignore[arg-type]
+                connections_max=9, idle_s=BOUND_S, tls=TlsSettings(), proxies=(),
+                gone=lambda address: None,
+            )  # fmt: skip
+            with socket.create_connection(listening.getsockname(), BOUND_S) as client:
+                empty = b"\0" + struct.pack(">I", 0)
+                pieces = [call_of("/s/Method", 2 * n + 1) for n in range(1000)]
+                ends = [frame(DATA, END_STREAM, 2 * n + 1, empty) for n in range(1000)]
+                loop.call_soon(look)
+                client.sendall(BEGIN + b"".join(map(bytes.__add__, pieces, ends)))
+                while served < 1000:
+                    await asyncio.sleep(0)
+                assert max(after - before for before, after in pairwise([0, *turns])) < 20
+            port.stop()
 
     asyncio.run(work())
 

@@ -1,9 +1,8 @@
-"""The first bytes of a connection: proxies' headers, TLS or plain text on one port."""
+"""TLS and plain text on one port, and the certificates of both sides."""
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import ssl
 import struct
 import sys
@@ -13,105 +12,24 @@ import pytest
 from loops import Wire, serving, until
 from waiting import BOUND_S, settled_async
 
-from broker.broker import Broker
 from broker.remoting.client import RemotingClient
 from broker.remoting.connection import Limits
-from broker.remoting.opening import V2, ProxyHeader, proxied
 from broker.remoting.selfsigned import self_signed
 from broker.remoting.tls import TlsSettings, client_context
 from broker.wire import codec
-from broker.wire.codec import BadFrame
 from broker.wire.command import ONEWAY, Command
 from pystore.errors import BadArgument
-
-
-def v2(address="10.1.2.3", port=4711, command=1, extra=b""):
-    parsed = ipaddress.ip_address(address)
-    packed = parsed.packed
-    body = packed + packed + struct.pack(">HH", port, 9876) + extra
-    family = 0x11 if parsed.version == 4 else 0x21
-    return V2 + struct.pack(">BBH", 0x20 | command, family, len(body)) + body
 
 
 def who(peer, command):
     return command.reply(ext={"host": peer.address[0], "port": peer.address[1]}, body=command.body)
 
 
-HEADERS = {
-    "v1 TCP4": (b"PROXY TCP4 10.1.2.3 127.0.0.1 4711 9876\r\n", ("10.1.2.3", 4711)),
-    "v1 TCP6": (b"PROXY TCP6 2001:db8::7 ::1 4711 9876\r\n", ("2001:db8::7", 4711)),
-    "v2 TCP4": (v2(), ("10.1.2.3", 4711)),
-    "v2 TCP6": (v2("2001:db8::7"), ("2001:db8::7", 4711)),
-    "v2 with more behind": (v2(extra=b"\x04\0\x03abc" * 100), ("10.1.2.3", 4711)),
-    "v1 UNKNOWN": (b"PROXY UNKNOWN\r\n", None),
-    "v2 LOCAL": (v2(command=0), None),
-    "v2 a socket of the file system": (V2 + b"\x21\x31\0\x04abcd", None),
-}
-
-
-@pytest.mark.parametrize("name", HEADERS)
-def test_a_proxys_header_cut_at_every_byte(name):
-    header, source = HEADERS[name]
-    for cut in range(len(header)):
-        assert proxied(header[:cut]) is None, cut
-    for behind in (b"", b"\0\0", bytes(200)):
-        assert proxied(header + behind) == ProxyHeader(len(header), source)
-
-
-@pytest.mark.parametrize("name", HEADERS)
-async def test_the_address_behind_a_proxy_is_the_peers(name):
-    header, source = HEADERS[name]
-    request = codec.encode(Command(1, {}, b"body"))
-    async with serving({1: who}) as server:
-        for cut in (0, 1, 6, len(header) - 1, len(header), len(header) + 3):
-            async with await Wire.to(server.port) as wire:
-                own = wire.writer.get_extra_info("sockname")
-                sent = header + request
-                wire.write(sent[:cut])
-                await asyncio.sleep(0.01)
-                wire.write(sent[cut:])
-                answer = await wire.answer()
-                expected = source or own
-                assert answer.ext == {"host": expected[0], "port": str(expected[1])}
-                assert (await wire.ask(Command(1))).ext == answer.ext
-
-
-BAD = {
-    "no end": b"PROXY " + b"x" * 200,
-    "words": b"PROXY TCP4 10.1.2.3\r\n",
-    "family": b"PROXY UDP4 10.1.2.3 127.0.0.1 1 2\r\n",
-    "address": b"PROXY TCP4 10.1.2.300 127.0.0.1 1 2\r\n",
-    "mixed": b"PROXY TCP4 ::1 ::1 1 2\r\n",
-    "port": b"PROXY TCP4 10.1.2.3 127.0.0.1 70000 2\r\n",
-    "scope": b"PROXY TCP6 fe80::1%eth0 fe80::2 1 2\r\n",
-    "version": V2 + b"\x31\x11\0\x0c" + bytes(12),
-    "command": V2 + b"\x22\x11\0\x0c" + bytes(12),
-    "short": V2 + b"\x21\x11\0\x04" + bytes(4),
-    "long": V2 + b"\x21\x11\xff\xff",
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-async def test_a_proxys_header_that_is_none_ends_the_connection(name):
-    with pytest.raises(BadFrame):
-        proxied(BAD[name])
-    async with serving({1: who}) as server, await Wire.to(server.port) as wire:
-        wire.write(BAD[name])
+async def test_a_handshake_that_is_never_finished_is_not_waited_for():
+    limits = Limits(opening_s=0.1)
+    async with serving({1: who}, limits=limits) as server, await Wire.to(server.port) as wire:
+        wire.write(b"\x16\x03\x01")
         assert await wire.closed() == b""
-
-
-async def test_a_header_that_is_never_finished_is_not_waited_for():
-    async with serving({1: who}, limits=Limits(opening_s=0.1)) as server:
-        for begin in (b"PROXY TCP4", b"\x16\x03\x01"):
-            async with await Wire.to(server.port) as wire:
-                wire.write(begin)
-                assert await wire.closed() == b""
-        async with await Wire.to(server.port) as slow:  # nothing was begun: that is idle
-            await asyncio.sleep(0.2)
-            assert (await slow.ask(Command(1))).code == 0
-
-
-# ---- TLS ----
 
 
 def anyone():
@@ -160,7 +78,7 @@ async def test_tls_cut_at_every_byte_behind_a_proxy():
                     await wire.writer.drain()
                     await asyncio.sleep(0)
 
-            await send(HEADERS["v1 TCP4"][0])
+            await send(b"PROXY TCP4 10.1.2.3 127.0.0.1 4711 9876\r\n")
             while True:
                 try:
                     tls.do_handshake()
@@ -294,30 +212,6 @@ async def test_a_service_may_speak_first():
     ):
         wire.write(Command(99, flag=ONEWAY))
         assert (await wire.answer()).code == 40
-
-
-async def test_the_core_reads_behind_a_proxy_and_inside_tls(tmp_path):
-    """Born host of a message that the C core stored by itself: the client's, not the proxy's."""
-    sizes = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6000}
-    settings = {"listenPort": 0, "maxHashSlotNum": 512, "maxIndexNum": 1024, **sizes}
-    async with Broker(tmp_path / "store", **settings) as broker:
-        hosts = []
-        names = "abcdefghijk"
-        for tls in (False, True):
-            async with await Wire.to(broker.port) as wire:
-                wire.write(HEADERS["v2 TCP4"][0])
-                if tls:
-                    await wire.writer.start_tls(anyone(), server_hostname="x")
-                values = ["p", "t", "TBW102", "4", "0", "0", "1", "0", "", "0", "false"]
-                for n in range(3):
-                    sent = Command(310, dict(zip(names, values, strict=True)), b"body", opaque=n)
-                    answer = await wire.ask(sent)
-                    assert answer.code == 0, answer.remark
-                    place = answer.ext["msgId"]
-                    asked = Command(33, {"offset": str(int(place[16:], 16))})
-                    record = bytes((await wire.ask(asked)).body)
-                    hosts.append(record[48:56])
-        assert hosts == [ipaddress.ip_address("10.1.2.3").packed + struct.pack(">i", 4711)] * 6
 
 
 @pytest.mark.parametrize("named", [True, False])
