@@ -449,6 +449,8 @@ int ps_store_flush(ps_store *store, ps_error *error); /* log, queues, index, che
 #define PS_GET_OFFSET_TOO_SMALL 6
 #define PS_GET_NO_MATCHED_LOGIC_QUEUE 7
 #define PS_GET_NO_MESSAGE_IN_QUEUE 8
+#define PS_GET_IN_TIER 9   /* ours: it is asked for, and comes (ps_tier_begins) */
+#define PS_GET_TIER_BUSY 10 /* ours: too much is asked for already */
 
 /* One message of a batch; positions are counted from the start of its segment's mapping. */
 typedef struct ps_view {
@@ -569,6 +571,53 @@ int64_t ps_offset_at(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t
 /* Waits until the queue holds `offset`: 1, or 0 after timeout_ms, or an error code. */
 int ps_wait_message(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t offset,
                     int32_t timeout_ms);
+
+/* ---- the cold tier below the local messages ---- */
+/* tieredStorageLevel, as upstream has it: which reads go there although the message is here. */
+#define PS_TIER_DISABLE 0
+#define PS_TIER_NOT_IN_DISK 1
+#define PS_TIER_NOT_IN_MEM 2
+#define PS_TIER_FORCE 3
+/* Physical offsets from here on are places in the tier: no log is so long. */
+#define PS_TIER_PLACE 4611686018427387904
+#define PS_TIER_WANTS 256
+#define PS_TIER_WHY 256
+
+typedef struct ps_tier_want { /* what a read lacks */
+    const char *topic;        /* for as long as the store */
+    int32_t topic_len, queue_id;
+    int64_t offset;    /* of the queue */
+    int64_t low, high; /* high > 0: records within these bytes of the queue's log; 0: units */
+    int32_t count;     /* of the units that lead there, from offset on */
+    int32_t reads_on;  /* 1: what lies before it was lent lately */
+} ps_tier_want;
+
+/* What of the tier is used, and how many bytes are lent at most. fd: an eventfd that is told of
+ * wants, -1 none. */
+void ps_tier_set(ps_store *store, int32_t level, int64_t room, int fd);
+/* Whether it is known what the tier has; at first it is. While it is not, nothing says that older
+ * messages are gone: reads of them say PS_GET_TIER_BUSY. */
+void ps_tier_known(ps_store *store, int32_t known);
+/* Offsets [first, end) of the queue are in the tier from now on; first == end: none are. Reads
+ * below the local messages, and of what is damaged here, go there. PS_E_NO_MEMORY, PS_E_CLOSED. */
+int ps_tier_begins(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t first, int64_t end,
+                   ps_error *error);
+/* min and max offset of a queue, the tier's included; PS_E_NOT_FOUND when there is none. */
+int ps_queue_span(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t *min_offset,
+                  int64_t *max_offset);
+/* Takes the oldest want: 1, or 0: there is none. */
+int ps_tier_wants(ps_store *store, ps_tier_want *out);
+/* Lends units of a queue, and the records that they lead to, unless len is 0; all of it is copied.
+ * place: what is added to places in the queue's log, from PS_TIER_PLACE on. Returns how many
+ * records are damaged: then nothing is lent, or, anyway, readers pass over them; PS_E_NO_MEMORY,
+ * PS_E_CLOSED. */
+int ps_tier_lend(ps_store *store, ps_topic *topic, const ps_excerpt *excerpt, int64_t place,
+                 int32_t anyway, ps_error *error);
+/* The tier has nothing of offsets [first, end). */
+int ps_tier_hole(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t first, int64_t end,
+                 ps_error *error);
+/* What was wanted does not come yet: why, for answers. What is here is read here for so long. */
+void ps_tier_failed(ps_store *store, const char *why, int64_t for_ms);
 
 /* Pid of the process that holds the lock of the store at `root`, 0 when none does, -1 when one does
  * that nobody names. Opens nothing for writing. io NULL: the system's. */

@@ -201,6 +201,7 @@ class SettingValues(TypedDict, total=False):
     storeReplyMessageEnable: bool | str
     storeType: str | os.PathLike[str] | None
     syncFlushTimeout: int | str
+    tieredCacheBytes: int | str
     tieredPutsPerHour: int | str
     tieredStorageLevel: str | os.PathLike[str] | None
     tieredStoreDeleteFileEnable: bool | str

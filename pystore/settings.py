@@ -772,6 +772,10 @@ _OURS: dict[str, dict[str, Any]] = {
     "tieredUploadRateMax": _row(
         "broker", "MB/s", "most that is written out; 0: any", type="int", default=100, low=0,
         by_request="own host"),
+    "tieredCacheBytes": _row(
+        "broker", "B",
+        "blocks of the tier that are kept in the store's folder tiered_cache; 0: none",
+        type="long", default=1 << 30, low=0, at_start=True, by_request="own host"),
     "tieredWhenFull": _row(
         "broker", "",
         "a full disk keeps what is not written out, until sends are refused, or deletes it",

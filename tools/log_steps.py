@@ -24,6 +24,8 @@ STEPS: dict[str, str] = {
     "Subscriptions of %.80s are not taken over: %s": "nothing; the client sends them again",
     # ---- the cold tier ----
     "Cannot look at the cold tier %s: %s": _NETWORK,
+    "%s keeps no blocks of the cold tier: %s": _WRITE,
+    "Offset %d of %s/%d cannot be had from the cold tier: %s": _NETWORK,
     "The cold tier rests after an error: %s": _NETWORK,
     "The cold tier rests after a defect": _DEFECT,
     "The disk was full: %d bytes of the log are gone that the cold tier does not have":

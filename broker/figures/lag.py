@@ -98,7 +98,7 @@ class Lag:
         late = queueing = now = time.time_ns() // 1_000_000
         for queue in range(config.write_queue_nums if config is not None else 0):
             await turns.next()
-            low, high = s.store.range(topic, queue)
+            low, high = s.store.span(topic, queue)
             committed = s.offsets.get(group, topic, queue)
             if committed is None:
                 continue

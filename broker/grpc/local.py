@@ -187,6 +187,9 @@ class LocalBroker:
         if receipt.lite:
             return self._holds_lite(topic, receipt)
         handle = receipt.handle
+        cold = self.services.cold
+        if cold is not None and cold.reads.holds(topic, handle.queue, handle.offset):
+            return cold.reads.may_be_at(topic, handle.queue, receipt.physical)
         place = place_of(self.services.store, topic, handle.queue, handle.offset)
         return place == receipt.physical
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from broker.hot.core import OffsetRow
 from broker.loop.turns import alone
-from broker.processors.offsets import offset_at
+from broker.processors.offsets import offset_at, span_of
 from broker.processors.turns import Turns, reply_with
 from broker.services.context import Services
 from broker.services.names import check_offsets_may_change
@@ -63,7 +63,7 @@ class OffsetAdminProcessor:
             targets = {}
             for queue in queues:
                 await turns.next()
-                targets[queue] = self._target(command, config, queue)
+                targets[queue] = await self._target(command, config, queue)
             for queue, target in targets.items():
                 await turns.next()
                 self.s.offsets.reset(group, topic, queue, target)
@@ -72,10 +72,10 @@ class OffsetAdminProcessor:
         table = {MessageQueue(topic, self.s.broker_name, q): t for q, t in targets.items()}
         return await reply_with(command, lambda: {"offsetTable": table})
 
-    def _target(self, command: Command, config: TopicConfig, queue: int) -> int:
+    async def _target(self, command: Command, config: TopicConfig, queue: int) -> int:
         """Returns where the queue is to go: the offset that is given, or the one at the
         timestamp."""
-        low, high = self.s.store.range(config.name, queue)
+        low, high = span_of(self.s, config.name, queue)
         offset = command.number("offset", -1)
         if offset >= 0:
             if not low <= offset <= high + 1:
@@ -87,7 +87,8 @@ class OffsetAdminProcessor:
         timestamp = command.number("timestamp", -1)
         if timestamp < 0:
             return high
-        return offset_at(self.s, config.name, queue, timestamp)
+        found = offset_at(self.s, config.name, queue, timestamp)
+        return found if isinstance(found, int) else await found
 
     async def _by_client(
         self, command: Command, config: TopicConfig, group: str, queues: list[int], turns: Turns
@@ -104,7 +105,7 @@ class OffsetAdminProcessor:
                     ResponseCode.SYSTEM_ERROR,
                     f"the group {group} has no offset of {config.name}/{queue} yet",
                 )
-            target = self._target(command, config, queue)
+            target = await self._target(command, config, queue)
             targets[queue] = target if force or target < now else now
         online = self.s.clients.consumers.get(group)
         if online is None:

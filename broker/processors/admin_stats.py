@@ -13,7 +13,7 @@ from typing import Any
 
 from broker.loop.turns import alone
 from broker.metrics.page import Entries, named
-from broker.processors.offsets import queue_id, store_time
+from broker.processors.offsets import ask_tier, is_cold, queue_id, stored_at
 from broker.processors.popstats import pop_samples
 from broker.processors.turns import Turns, reply_with
 from broker.services.broker_metrics import (
@@ -95,8 +95,8 @@ class StatisticsProcessor:
         turns, table = Turns(), {}
         for queue in range(max(config.read_queue_nums, config.write_queue_nums)):
             await turns.next()
-            low, high = self.s.store.range(config.name, queue)
-            last = store_time(self.s, config.name, queue, high - 1) if high > low else 0
+            low, high = self.s.store.span(config.name, queue)
+            last = await stored_at(self.s, config.name, queue, high - 1) if high > low else 0
             table[self._queue(config.name, queue)] = {
                 "lastUpdateTimestamp": max(last, 0),
                 "maxOffset": high,
@@ -114,14 +114,14 @@ class StatisticsProcessor:
         topic, turns, spans = config.name, Turns(), []
         for queue in range(config.write_queue_nums):
             await turns.next()
-            low, high = self.s.store.range(topic, queue)
-            first = store_time(self.s, topic, queue, low) if high > low else -1
-            last = store_time(self.s, topic, queue, high - 1) if high > low else -1
+            low, high = self.s.store.span(topic, queue)
+            first = await stored_at(self.s, topic, queue, low) if high > low else -1
+            last = await stored_at(self.s, topic, queue, high - 1) if high > low else -1
             offset = self.s.offsets.get(group, topic, queue) or 0
-            consumed = store_time(self.s, topic, queue, offset - 1) if offset > 0 else first
+            consumed = await stored_at(self.s, topic, queue, offset - 1) if offset > 0 else first
             delay = 0
             if offset < high:
-                since = store_time(self.s, topic, queue, max(offset, low))
+                since = await stored_at(self.s, topic, queue, max(offset, low))
                 delay = max(0, time.time_ns() // 1_000_000 - since)
             spans.append(
                 {
@@ -138,13 +138,30 @@ class StatisticsProcessor:
         topic, queue = command.text("topic"), queue_id(command)
         index = max(0, command.number("index", 0))
         count = max(1, min(command.number("count", 10), _UNITS_MAX))
-        low, high = self.s.store.range(topic, queue)
+        low, high = self.s.store.span(topic, queue)
         if topic not in self.s.topics or high <= 0:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"{queue}@{topic:.260} is not exist!")
+        index = max(index, low)
+        if is_cold(self.s, topic, queue, index):
+            return self._cold_units(command, index, count)
         try:
-            found = self.s.store.units(topic, queue, max(index, low), count)
+            found = self.s.store.units(topic, queue, index, count)
         except NotFound:
             found = []
+        return self._show_units(command, index, found)
+
+    @alone
+    async def _cold_units(self, command: Command, index: int, count: int) -> Command:
+        topic, queue = command.text("topic"), queue_id(command)
+        found = await ask_tier(self.s, lambda lender, _: lender.units(topic, queue, index, count))
+        shown = self._show_units(command, index, found)
+        return shown if isinstance(shown, Command) else await shown
+
+    def _show_units(
+        self, command: Command, index: int, found: list[tuple[int, int, int]]
+    ) -> Command | Work:
+        topic, queue = command.text("topic"), queue_id(command)
+        low, high = self.s.store.span(topic, queue)
         if not found:
             text = f"Index {index} of {queue}@{topic:.260} is not exist!"
             return command.reply(ResponseCode.SUCCESS, text)
@@ -197,11 +214,11 @@ class StatisticsProcessor:
         static = self.s.static is not None and config.name in self.s.static.table
         for queue in range(config.read_queue_nums):
             await turns.next()
-            low, high = self.s.store.range(config.name, queue)
+            low, high = self.s.store.span(config.name, queue)
             committed = self.s.offsets.get(group, config.name, queue)
             offset = max(0, committed or 0)
             there = low < offset <= high
-            last = store_time(self.s, config.name, queue, offset - 1) if there else 0
+            last = await stored_at(self.s, config.name, queue, offset - 1) if there else 0
             flight = self.s.pop.in_flight(config.name, group, queue) if self.s.pop else 0
             table[self._queue(config.name, queue)] = {
                 "brokerOffset": high,

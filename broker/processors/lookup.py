@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine, Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.loop.turns import alone
+from broker.processors.offsets import ask_tier, bring, is_place
 from broker.services.context import Services
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
-from pystore import Batch
+from pystore import Batch, Message
 from pystore.errors import StoreError
+
+if TYPE_CHECKING:
+    from pystore.cold.lending import Lender
+    from pystore.cold.reader import ColdReader
 
 __all__ = ["LookupProcessor"]
 
@@ -44,12 +49,15 @@ class LookupProcessor:
             self.s.store.query, topic, key, begin=begin, end=end, tags=tags,
             max_messages=min(count, _MOST),
         )  # fmt: skip
-        return self._query(command, find, count)
+        return self._query(command, find, min(count, _MOST))
 
     @alone
-    async def _query(self, command: Command, find: Callable[[], Batch], count: int) -> Command:
+    async def _query(self, command: Command, find: partial[Batch], count: int) -> Command:
         # Index files may have to come from the disk.
-        body = await asyncio.to_thread(self._records, find) if count else b""
+        found = await asyncio.to_thread(self._found, find) if count else []
+        if len(found) < count and self.s.cold is not None:
+            found = [*await self._in_tier(find, count - len(found)), *found]
+        body = self._records(found)
         info = self.s.store.info()
         ext = {
             "indexLastUpdatePhyoffset": info.dispatched,
@@ -63,18 +71,45 @@ class LookupProcessor:
             ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", ext
         )
 
-    def _records(self, find: Callable[[], Batch]) -> bytes:
+    @staticmethod
+    def _found(find: partial[Batch]) -> list[Message]:
+        return list(find())
+
+    async def _in_tier(self, find: partial[Batch], count: int) -> list[Message]:
+        """Returns what else has the key, and is in the cold tier alone. Raises: Refused."""
+        store = self.s.store
+
+        def question(lender: Lender, tier: ColdReader) -> list[Message]:
+            (topic, key), options = find.args, find.keywords
+            found = tier.query(topic, key, begin=options["begin"], end=options["end"])
+            cold = [m for m in found if m.queue_offset < store.range(topic, m.queue)[0]]
+            lent = [lender.message(topic, m.queue, m.queue_offset) for m in cold[-count:]]
+            return [each for each in lent if each is not None]
+
+        return await ask_tier(self.s, question)
+
+    def _records(self, found: Iterable[Message]) -> bytes:
         parts: list[bytes] = []
         size = 0
-        for message in find():
+        for message in found:
             size += message.size
             if parts and size > _BYTES_MAX:
                 break
             parts.append(bytes(message.record))
         return b"".join(parts)
 
-    def view(self, peer: Peer, command: Command) -> Command:
+    def view(self, peer: Peer, command: Command) -> Command | Coroutine[Any, Any, Command]:
         offset = command.number("offset")
+        if is_place(self.s, offset):
+            return self._view_in_tier(peer, command, offset)
+        return self._view(peer, command, offset)
+
+    @alone
+    async def _view_in_tier(self, peer: Peer, command: Command, place: int) -> Command:
+        await bring(self.s, place)
+        return self._view(peer, command, place)
+
+    def _view(self, peer: Peer, command: Command, offset: int) -> Command:
         try:
             record = bytes(self.s.store.message(offset).record)
         except StoreError as failed:

@@ -3,6 +3,11 @@ docs/internals/wire.md#first-offset)."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from broker.loop.turns import alone
 from broker.services.context import Services
 from broker.services.lite.names import queue_of
 from broker.services.lite.start import offset_at_time
@@ -11,10 +16,19 @@ from broker.services.offsets import is_young, place_of
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
-from pystore.errors import StoreError
+from pystore.errors import NotFound, StoreError
 from pystore.format.names import LIGHT_PREFIX
+from pystore.native import lib
+
+if TYPE_CHECKING:
+    # A broker without a cold tier starts without it.
+    from pystore.cold.lending import Lender
+    from pystore.cold.reader import ColdReader
 
 __all__ = ["OffsetProcessor"]
+
+T = TypeVar("T")
+Work = Coroutine[Any, Any, Command]
 
 _INT32_MAX = (1 << 31) - 1
 
@@ -85,7 +99,7 @@ class OffsetProcessor:
 
     # ---- of queues ----
 
-    def search(self, peer: Peer, command: Command) -> Command:
+    def search(self, peer: Peer, command: Command) -> Command | Work:
         topic, queue = command.text("topic"), queue_id(command)
         upper = command.text("boundaryType", "LOWER").upper() == "UPPER"
         name = command.ext.get("liteTopic") or ""
@@ -94,21 +108,29 @@ class OffsetProcessor:
             at_ms = command.number("timestamp")
             found = offset_at_time(self.s.store.lights, light, at_ms) if queue == 0 else 0
             return command.reply(ext={"offset": found})
-        offset = offset_at(self.s, topic, queue, command.number("timestamp"), upper=upper)
-        return command.reply(ext={"offset": offset})
+        at = offset_at(self.s, topic, queue, command.number("timestamp"), upper=upper)
+        if isinstance(at, int):
+            return command.reply(ext={"offset": at})
+        return self._later(command, "offset", at)
+
+    @alone
+    async def _later(self, command: Command, name: str, found: Awaitable[int]) -> Command:
+        return command.reply(ext={name: await found})
 
     def max(self, peer: Peer, command: Command) -> Command:
         return command.reply(ext={"offset": self._range(command)[1]})
 
     def _range(self, command: Command) -> tuple[int, int]:
-        return self.s.store.range(command.text("topic"), queue_id(command))
+        return span_of(self.s, command.text("topic"), queue_id(command))
 
     def min(self, peer: Peer, command: Command) -> Command:
         return command.reply(ext={"offset": self._range(command)[0]})
 
-    def earliest(self, peer: Peer, command: Command) -> Command:
+    def earliest(self, peer: Peer, command: Command) -> Command | Work:
         topic, queue = command.text("topic"), queue_id(command)
-        low, high = self.s.store.range(topic, queue)
+        low, high = span_of(self.s, topic, queue)
+        if high > low and is_cold(self.s, topic, queue, low):
+            return self._later(command, "timestamp", stored_at(self.s, topic, queue, low))
         timestamp = store_time(self.s, topic, queue, low) if high > low else -1
         return command.reply(ext={"timestamp": timestamp})
 
@@ -121,19 +143,91 @@ def queue_id(command: Command) -> int:
     return max(-1, queue)
 
 
-def offset_at(s: Services, topic: str, queue: int, timestamp: int, *, upper: bool = False) -> int:
-    """Returns the queue offset at a store time in ms; 0 for a queue that is not there. The store is
-    not asked for that one: its error looks for the nearest name among all topics."""
-    if s.store.range(topic, queue)[1] == 0:
+# ---- one log, of which the older part may be in the cold tier ----
+
+
+def span_of(s: Services, topic: str, queue: int) -> tuple[int, int]:
+    """Returns where a queue begins, be it in the cold tier, and where it ends. Raises: Refused as
+    long as it is not known what the tier has."""
+    if s.cold is not None and not s.cold.reads.is_known:
+        raise Refused(
+            ResponseCode.SYSTEM_BUSY,
+            "the cold tier was not looked at yet, so nobody knows where queues begin: ask again",
+        )
+    return s.store.span(topic, queue)
+
+
+def is_cold(s: Services, topic: str, queue: int, offset: int) -> bool:
+    """Says whether a message is in the cold tier alone."""
+    return s.cold is not None and offset < s.store.range(topic, queue)[0]
+
+
+async def ask_tier(s: Services, question: Callable[[Lender, ColdReader], T]) -> T:
+    """Returns what the cold tier answers, which there is. Raises: Refused, so that the client asks
+    again."""
+    assert s.cold is not None
+    try:
+        return await s.cold.reads.ask(question)
+    except NotFound:
+        raise
+    except StoreError as failed:
+        raise Refused(ResponseCode.SYSTEM_BUSY, f"the cold tier: {failed}") from failed
+
+
+def is_place(s: Services, offset: int) -> bool:
+    """Says whether a physical offset is a place in the cold tier."""
+    return s.cold is not None and offset >= lib.PS_TIER_PLACE
+
+
+async def bring(s: Services, place: int) -> None:
+    """Has the store find the message at a place of the cold tier, if there is one. Raises:
+    Refused where the tier does not answer."""
+    with contextlib.suppress(NotFound):
+        await ask_tier(s, lambda lender, _: lender.bring(place))
+
+
+def offset_at(
+    s: Services, topic: str, queue: int, timestamp: int, *, upper: bool = False
+) -> int | Awaitable[int]:
+    """Returns the queue offset at a store time in ms, or where it comes from: 0 for a queue that is
+    not there. The store is not asked for that one: its error looks for the nearest name among all
+    topics."""
+    low, high = span_of(s, topic, queue)
+    if high == 0:
         return 0
+    first = s.store.range(topic, queue)[0]
+    if low < first:
+        oldest = store_time(s, topic, queue, first) if first < high else timestamp + 1
+        if timestamp < oldest + (not upper):
+            return _cold_offset(s, (topic, queue), first, timestamp, upper=upper)
     return s.store.offset_at(topic, queue, timestamp, upper=upper)
+
+
+async def _cold_offset(
+    s: Services, place: tuple[str, int], first: int, timestamp: int, *, upper: bool
+) -> int:
+    """Returns it where it may be below the first local offset."""
+    found = await ask_tier(s, lambda _, tier: tier.offset_at(*place, timestamp, upper=upper))
+    return found if found < first else s.store.offset_at(*place, timestamp, upper=upper)
 
 
 def store_time(s: Services, topic: str, queue: int, offset: int) -> int:
     """Returns the store time in ms of the message at a queue offset, or -1 when it cannot be
-    read."""
+    read. Of one in the cold tier it is about that time, without a request: no later, and as early
+    as the oldest of the same object."""
+    if is_cold(s, topic, queue, offset):
+        assert s.cold is not None
+        return s.cold.reads.time_about(topic, queue, offset)
     place = place_of(s.store, topic, queue, offset)
     try:
         return s.store.message(place).store_timestamp if place is not None else -1
     except StoreError:
         return -1
+
+
+async def stored_at(s: Services, topic: str, queue: int, offset: int) -> int:
+    """Returns the same, exactly. Raises: Refused where the cold tier does not answer."""
+    if not is_cold(s, topic, queue, offset):
+        return store_time(s, topic, queue, offset)
+    found = await ask_tier(s, lambda lender, _: lender.message(topic, queue, offset))
+    return -1 if found is None else found.store_timestamp

@@ -76,7 +76,7 @@ class PopAckProcessor:
             topic = retry_topic(group, topic, kind)
         if topic not in self.s.topics:
             return 0
-        low, high = self.s.store.range(topic, said["q"]) if said["q"] >= 0 else (0, 0)
+        low, high = self.s.store.span(topic, said["q"]) if said["q"] >= 0 else (0, 0)
         offsets = [said["so"] + bit for bit in _bits(said["b"])]
         wanted = [each for each in offsets if low <= each < high]
         if not wanted:

@@ -173,7 +173,7 @@ class PopRules:
                 f"queueId[{queue}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
                 f"[{config.read_queue_nums}] consumer:[/{who}]",
             )
-        low, high = self.s.store.range(topic, queue)
+        low, high = self.s.store.span(topic, queue)
         if offset < low or offset > high or (end_is_bad and offset == high):
             raise Refused(
                 ResponseCode.NO_MESSAGE,

@@ -82,7 +82,7 @@ async def _of_group(
         config = s.topics.get(name)
         for queue in range(config.read_queue_nums if config is not None else 0):
             await turns.next()
-            low, high = s.store.range(name, queue)
+            low, high = s.store.span(name, queue)
             offset = s.offsets.get(group, name, queue)
             at = high if offset is None else max(offset, low)
             ready += max(0, high - at)

@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
+from broker.loop.turns import alone
 from broker.processors.admission import V3_4_9
 from broker.processors.durable import once_durable
+from broker.processors.offsets import bring, is_place
 from broker.processors.refusals import put_refusal
 from broker.services.context import Services
 from broker.services.hooks import ConsumeContext
@@ -39,10 +41,26 @@ class RetryProcessor:
         limit = None
         if command.version >= V3_4_9 and command.ext.get("maxReconsumeTimes"):
             limit = command.number("maxReconsumeTimes")
+        offset = command.number("offset")
+        if is_place(self.s, offset):
+            return self._back_from_tier(peer, command, offset, limit)
+        return self._back(peer, command, offset, limit)
+
+    @alone
+    async def _back_from_tier(
+        self, peer: Peer, command: Command, place: int, limit: int | None
+    ) -> Command | None:
+        await bring(self.s, place)
+        done = self._back(peer, command, place, limit)
+        return done if isinstance(done, Command) else await done
+
+    def _back(
+        self, peer: Peer, command: Command, offset: int, limit: int | None
+    ) -> Command | Coroutine[Any, Any, Command | None]:
         end = self.put_back(
             host_text(peer),
             command.text("group"),
-            command.number("offset"),
+            offset,
             command.number("delayLevel", 0),
             limit=limit,
             unit=command.flag_of("unitMode"),

@@ -33,6 +33,7 @@
 /* Codes of its answers (upstream ResponseCode). */
 #define PS_CODE_SUCCESS 0
 #define PS_CODE_SYSTEM_ERROR 1
+#define PS_CODE_SYSTEM_BUSY 2
 #define PS_CODE_FLUSH_DISK_TIMEOUT 10
 #define PS_CODE_FLUSH_SLAVE_TIMEOUT 12
 #define PS_CODE_SERVICE_NOT_AVAILABLE 14

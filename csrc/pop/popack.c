@@ -38,7 +38,7 @@ static bool is_there(ps_core *c, const request *r) {
     const ps_topic_entry *t = ps_core_find_topic(c, r->topic.data, r->topic.len);
     int64_t low, high;
     return t != NULL && r->queue_id < t->te_read_queues &&
-           ps_queue_range(c->co_store, t->te_topic, (int32_t)r->queue_id, &low, &high) == 0 &&
+           ps_queue_span(c->co_store, t->te_topic, (int32_t)r->queue_id, &low, &high) == 0 &&
            r->offset >= low && r->offset <= high;
 }
 

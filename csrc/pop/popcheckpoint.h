@@ -92,6 +92,8 @@ typedef struct ps_pop_found {
     int64_t end;         /* of the last check point's record, in the log; 0: none was put */
     const int64_t *seen; /* ends of the topic's queues from seen_first on; until the next walk */
     int32_t seen_first, seen_count;
+    int64_t lends;      /* ps_tier.lends before a queue said that its next message is in the
+                         * tier; -1: none did */
     int64_t blocked_ms; /* when the first queue that order has passed over may be looked at; 0: none
                          * was */
     int32_t ordered;    /* 1: `times` are set, and there are no check points */

@@ -80,7 +80,7 @@ static bool find_head(ps_core *c, const ps_topic_entry *t, ps_pair *pair, int32_
     ps_error none = {0};
     ps_batch_info info;
     ps_property p;
-    if (ps_queue_range(c->co_store, t->te_topic, queue, &low, &high) < 0) return false;
+    if (ps_queue_span(c->co_store, t->te_topic, queue, &low, &high) < 0) return false;
     if (at < low) at = low;
     ps_batch *b = at < high ? ps_read(c->co_store, t->te_topic, queue, at, &one, &none) : NULL;
     if (b == NULL) return false;

@@ -77,7 +77,9 @@ static int put_copy(const turn *t, const ps_check_point *p, const ps_batch_info 
     return 1;
 }
 
-/* 1; 0: it is gone, or has nowhere to go; or an error. */
+#define IN_TIER 2 /* it is asked for there, and comes later */
+
+/* 1; 0: it is gone, or has nowhere to go; IN_TIER; or an error. */
 static int copy_message(const turn *t, const ps_check_point *p, int64_t offset, int64_t *bytes) {
     const ps_pair *pair = p->pp_pair;
     ps_store *s = t->c->co_store;
@@ -99,7 +101,8 @@ static int copy_message(const turn *t, const ps_check_point *p, int64_t offset, 
         t->out->damaged_offset = offset;
     }
     bool is_there = found.count > 0 && found.views[0].queue_offset == offset;
-    int code = is_there ? put_copy(t, p, &found, bytes) : 0;
+    bool in_tier = found.status == PS_GET_IN_TIER || found.status == PS_GET_TIER_BUSY;
+    int code = is_there ? put_copy(t, p, &found, bytes) : in_tier ? IN_TIER : 0;
     ps_batch_free(b);
     return code;
 }
@@ -129,12 +132,13 @@ static int bring_back(const turn *t, ps_check_point *p) {
     for (int32_t i = 0; i < row.count && bytes < BYTES_ENOUGH; i++) {
         if (row.acked >> i & 1) continue;
         code = copy_message(t, p, row.offsets[i], &bytes);
-        if (code < 0) break;
+        if (code < 0 || code == IN_TIER) break;
         t->out->copies += code;
         t->out->gone += code == 0;
         done[count++] = row.offsets[i];
     }
-    if (code < 0) ps_core_check_point_postpone(t->c, &row.key, t->ask->again_ms);
+    if (code < 0 || code == IN_TIER)
+        ps_core_check_point_postpone(t->c, &row.key, t->ask->again_ms);
     int marked = mark_returned(t, p, &row, done, count);
     return code < 0 ? code : marked;
 }

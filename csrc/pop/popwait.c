@@ -49,7 +49,9 @@ static void watch_queues(ps_pop_place *l, const ps_pop_found *found) {
         ps_queue *q = ps_topic_queue_get(l->pc_topic, found->seen_first + i);
         if (q != NULL && ps_arrivals_watch(q, found->seen[i])) l->pc_news = true;
     }
-    if (found->more) l->pc_news = true;
+    const ps_tier *tier = &l->pc_topic->tp_store->st_tier;
+    bool lent = found->lends >= 0 && atomic_load(&tier->lends) != found->lends;
+    if (found->more || lent) l->pc_news = true;
 }
 
 static ps_pop_waiter *make_waiter(const ps_pop_asker *who, const ps_pop_ask *ask, ps_pair *pair,

@@ -60,7 +60,7 @@ static int64_t find_position(const walk *w, const place *p, int32_t queue_id) {
     int64_t low = -1, high = -1;
     ps_mark *m = ps_pair_mark(p->pair, queue_id, false);
     if (m == NULL || m->mk_offset < 0)
-        ps_queue_range(w->c->co_store, p->topic->te_topic, queue_id, &low, &high);
+        ps_queue_span(w->c->co_store, p->topic->te_topic, queue_id, &low, &high);
     if (m == NULL && from_first(w, p) && low >= high) return high;
     if (m == NULL) m = ps_pair_mark_asked(p->pair, queue_id);
     if (m == NULL) return -1;
@@ -97,10 +97,12 @@ static ps_batch *read_queue(walk *w, const place *p, int32_t queue_id, int32_t m
                             ps_batch_info *info) {
     for (;;) {
         int64_t work_left = w->rules->filter_work;
+        int64_t lends = atomic_load(&w->c->co_store->st_tier.lends);
         const ps_read_options o = options_of(w, most, &work_left);
         ps_batch *b = ps_read(w->c->co_store, p->topic->te_topic, queue_id, *at, &o, w->e);
         if (b == NULL) return NULL;
         ps_batch_get(b, info);
+        if (info->status == PS_GET_IN_TIER && w->found->lends < 0) w->found->lends = lends;
         if (info->count > 0 || info->next_offset == *at) return b;
         *at = info->next_offset;
         ps_pair_commit(p->pair, queue_id, *at);
@@ -252,8 +254,10 @@ static bool walk_queues(walk *w, const place *p, int32_t first, int32_t from, in
         bool ranked = p->kind == 0 && w->ranks != NULL;
         int32_t at = ranked ? w->ranks[i].queue : (first + i) % count;
         if (ranked && i == w->retry_place && !walk_retry(w)) return false;
-        ps_queue_range(w->c->co_store, p->topic->te_topic, from + at, &low, &high);
+        ps_queue_span(w->c->co_store, p->topic->te_topic, from + at, &low, &high);
         if (seen != NULL) seen[at] = high;
+        const ps_queue *q = ps_topic_queue(p->topic->te_topic, from + at);
+        if (q != NULL && ps_tier_hides(&w->c->co_store->st_tier, q)) continue;
         if (is_blocked(w, p, from + at)) continue;
         if (!take_from(w, p, from + at, high)) return false;
     }
@@ -364,6 +368,7 @@ static int walk_topic(ps_core *c, const ps_pop_ask *ask, ps_pop_found *out, ps_e
     ps_error mine = {0};
     place p;
     memset(out, 0, offsetof(ps_pop_found, all));
+    out->lends = -1;
     if (x == NULL || x->po_revive == NULL || x->po_rules.revive_queues < 1 || ask->group_len < 1 ||
         ask->group_len > PS_TOPIC_MAX || ask->topic_len < 1 || ask->topic_len > PS_TOPIC_MAX ||
         ask->most < 1 || ask->most > PS_CHECK_POINT_MAX)
@@ -404,7 +409,7 @@ static void look_at_queues(walk *w, const place *p, int32_t from, int32_t count,
         int64_t low, high;
         const ps_mark *m = p->pair != NULL ? ps_pair_mark(p->pair, from + i, false) : NULL;
         int64_t at = m == NULL ? -1 : m->mk_reset >= 0 ? m->mk_reset : m->mk_offset;
-        ps_queue_range(w->c->co_store, p->topic->te_topic, from + i, &low, &high);
+        ps_queue_span(w->c->co_store, p->topic->te_topic, from + i, &low, &high);
         if (seen != NULL) seen[i] = high;
         if ((at < 0 ? low : at) >= high || (p->pair != NULL && is_blocked(w, p, from + i)))
             continue;
@@ -432,6 +437,7 @@ bool ps_pop_look(ps_core *c, const ps_pop_ask *ask, ps_pop_found *out) {
     const place p = {.topic = ps_core_find_topic(c, topic, ask->topic_len),
                      .pair = ps_core_find_pair(c, group, ask->group_len, topic, ask->topic_len)};
     memset(out, 0, offsetof(ps_pop_found, all));
+    out->lends = -1;
     out->pop_ms = ps_timer_now(c->co_store);
     if (p.topic == NULL || ask->queue_id >= p.topic->te_read_queues) return true;
     int32_t from = ask->queue_id < 0 ? 0 : ask->queue_id;

@@ -47,6 +47,7 @@ struct ps_old_units;
 struct ps_parked;
 struct ps_queue;
 struct ps_record;
+struct ps_tiered;
 struct ps_topic;
 
 /* What all queues of a store share. */
@@ -113,6 +114,7 @@ typedef struct ps_queue {
     _Atomic bool cq_arrived;          /* it is in the list of arrivals */
     struct ps_queue *cq_arrived_next; /* owned by that list */
     struct ps_parked *cq_parked;      /* the listener's own */
+    _Atomic(struct ps_tiered *) cq_tiered; /* what is in a cold tier (store/tier.h); or NULL */
 } ps_queue;
 
 /* Opens the files of one queue folder, as listed, and finds how far its units are sound from the

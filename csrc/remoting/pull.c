@@ -3,6 +3,7 @@
  * not match its filter is passed over. docs/internals/wire.md#pull; upstream
  * PullMessageProcessor. */
 #define _GNU_SOURCE
+#include <stdio.h>
 #include <string.h>
 
 #include "core/core.h"
@@ -21,6 +22,8 @@
 #define WORK_REFILL_MS 50
 /* A client waits 30 s at most; a deadline must not overflow. */
 #define SUSPEND_MAX_MS (3600 * 1000)
+/* So long a pull waits for the tier that does not wait for news: its client does for 10 s. */
+#define TIER_WAIT_MS 5000
 
 /* ---- the request ---- */
 
@@ -141,6 +144,9 @@ static int32_t code_of(int32_t status, int64_t offset) {
     case PS_GET_OFFSET_OVERFLOW_ONE:
     case PS_GET_OFFSET_FOUND_NULL:
         return PS_CODE_PULL_NOT_FOUND;
+    case PS_GET_IN_TIER:
+    case PS_GET_TIER_BUSY: /* every client asks for the same offset again, and says why */
+        return PS_CODE_SYSTEM_BUSY;
     default:
         return PS_CODE_PULL_OFFSET_MOVED;
     }
@@ -162,7 +168,9 @@ static const char *name_of(int32_t status) {
                                         "OFFSET_OVERFLOW_ONE",
                                         "OFFSET_TOO_SMALL",
                                         "NO_MATCHED_LOGIC_QUEUE",
-                                        "NO_MESSAGE_IN_QUEUE"};
+                                        "NO_MESSAGE_IN_QUEUE",
+                                        "IN_TIER",
+                                        "TIER_BUSY"};
     return status >= 0 && status < (int32_t)(sizeof names / sizeof *names) ? names[status] : "";
 }
 
@@ -192,11 +200,25 @@ static ps_batch *read_at(ps_core *c, const pull *p, int64_t offset, bool in_memo
     return ps_read(c->co_store, p->topic, p->queue_id, offset, &o, NULL);
 }
 
+/* The tier is slow or away, or too many ask for something of it. */
+static int answer_busy(ps_core *c, const pull *p, const ps_batch_info *b) {
+    char remark[2 * PS_TIER_WHY], why[PS_TIER_WHY];
+    ps_tier_why(&c->co_store->st_tier, why);
+    snprintf(remark, sizeof remark, "%s: the offset may be in the cold tier, %s%s%s",
+             name_of(b->status),
+             b->status == PS_GET_IN_TIER          ? "which has not answered in time"
+             : c->co_store->st_tier.unknown       ? "which was not looked at yet"
+                                                  : "and too many reads wait for that",
+             *why ? ": " : "", why);
+    return answer_pull(c, p, PS_CODE_SYSTEM_BUSY, remark, b, b->next_offset);
+}
+
 /* Answers with what was found. A slave does not know how far the queue goes: who asks for a place
  * that is not here shall ask the master, and not give up its own (upstream: PullMessageProcessor,
  * offsetCheckInSlave). */
 static int answer_found(ps_core *c, const pull *p, int64_t offset, const ps_batch_info *b) {
     int32_t code = code_of(b->status, offset);
+    if (code == PS_CODE_SYSTEM_BUSY) return answer_busy(c, p, b);
     if (c->co_settings.se_slave && code == PS_CODE_PULL_OFFSET_MOVED)
         return answer_pull(c, p, PS_CODE_PULL_RETRY_IMMEDIATELY, name_of(b->status), b, offset);
     return answer_pull(c, p, code, name_of(b->status), b, b->next_offset);
@@ -207,7 +229,7 @@ static int answer_reset(ps_core *c, const pull *p) {
     ps_mark *m = ps_pair_mark(p->pair, p->queue_id, false);
     ps_batch_info b = {0};
     if (m == NULL || m->mk_reset < 0) return 0;
-    ps_queue_range(c->co_store, p->topic, p->queue_id, &b.min_offset, &b.max_offset);
+    ps_queue_span(c->co_store, p->topic, p->queue_id, &b.min_offset, &b.max_offset);
     int64_t target = m->mk_reset;
     m->mk_reset = -1;
     int rc = answer_pull(c, p, PS_CODE_PULL_OFFSET_MOVED, "OFFSET_RESET", &b, target);
@@ -227,13 +249,14 @@ static bool waits_for_news(const request *r) {
 }
 
 /* Parks it; false when it has to be answered at once. cold: what it waits for; NULL: news of its
- * queue. */
+ * queue, or of the tier (lends of ps_parked). */
 static bool park_pull(ps_conn *n, const pull *p, const request *r, int64_t passed_to,
-                      ps_cold *cold) {
+                      ps_cold *cold, int64_t lends) {
     ps_core *c = n->cn_core;
     const ps_core_settings *s = &c->co_settings;
     int64_t suspend_ms = waits_for_news(r) ? r->suspend_ms : 0;
-    int64_t wait_ms = !s->se_long_polling           ? s->se_short_polling_ms
+    int64_t wait_ms = lends >= 0 && suspend_ms < TIER_WAIT_MS ? TIER_WAIT_MS
+                      : !s->se_long_polling         ? s->se_short_polling_ms
                       : suspend_ms < SUSPEND_MAX_MS ? suspend_ms
                                                     : SUSPEND_MAX_MS;
     ps_queue *q = ps_topic_queue_get(p->topic, p->queue_id);
@@ -250,6 +273,7 @@ static bool park_pull(ps_conn *n, const pull *p, const request *r, int64_t passe
                             .pk_began_ns = ps_mine(c)->ca_work.wk_began_ns,
                             .pk_first = p->offset,
                             .pk_offset = passed_to,
+                            .pk_lends = lends,
                             .pk_deadline = ps_monotonic_ms() + 1 + wait_ms}; /* one has begun */
     if (cold == NULL ? !ps_parked_add(&like) : !park_cold(c, &like, cold)) return false;
     ps_mine(c)->ca_work.wk_parked_one = true;
@@ -267,6 +291,7 @@ static int serve_pull(ps_conn *n, const pull *p, const request *r) {
     if ((r->flags & SYS_COMMIT) && r->commit >= 0 &&
         ps_pair_mark_asked(p->pair, p->queue_id) != NULL)
         ps_pair_commit(p->pair, p->queue_id, r->commit);
+    int64_t lends = atomic_load(&c->co_store->st_tier.lends);
     ps_batch *batch = read_at(c, p, p->offset, true);
     if (batch == NULL) return 0;
     ps_batch_get(batch, &b);
@@ -274,9 +299,11 @@ static int serve_pull(ps_conn *n, const pull *p, const request *r) {
     ps_cold cold;
     bool held = false;
     if (is_empty(b.status, p->offset) && waits_for_news(r)) {
-        held = park_pull(n, p, r, p->offset, NULL);
+        held = park_pull(n, p, r, p->offset, NULL, -1);
+    } else if (b.status == PS_GET_IN_TIER) {
+        held = park_pull(n, p, r, p->offset, NULL, lends);
     } else if (b.count == 0 && ps_batch_cold(batch, &cold)) {
-        held = park_pull(n, p, r, b.next_offset, &cold);
+        held = park_pull(n, p, r, b.next_offset, &cold, -1);
         ps_cold_let_go(&cold);
         if (!held) {
             ps_batch_free(batch);
@@ -355,6 +382,7 @@ int ps_pull_resume(ps_core *c, ps_parked *h) {
     int rc = answer_reset(c, &p);
     if (rc != 0) return rc;
     for (int64_t passed = 0;;) {
+        int64_t lends = atomic_load(&c->co_store->st_tier.lends);
         ps_batch *batch = read_at(c, &p, h->pk_offset, h->pk_trips < PS_COLD_TRIPS);
         if (batch == NULL) return PS_E_CLOSED;
         ps_batch_get(batch, &b);
@@ -363,7 +391,9 @@ int ps_pull_resume(ps_core *c, ps_parked *h) {
             if (wait_for_disk(c, h, &cold, b.next_offset)) return 0;
             continue;
         }
-        bool empty = is_empty(b.status, h->pk_offset);
+        bool in_tier = b.status == PS_GET_IN_TIER;
+        bool empty = in_tier || is_empty(b.status, h->pk_offset);
+        h->pk_lends = in_tier ? lends : -1;
         bool passes = b.status == PS_GET_NO_MATCHED_MESSAGE && b.next_offset > h->pk_offset;
         /* One that has only waited for the disk is answered as a new one would be. */
         bool answered = empty ? h->pk_last : !passes || h->pk_trips > 0;

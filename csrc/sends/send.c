@@ -601,7 +601,13 @@ int ps_core_put_again(ps_core *c, int64_t physical, int32_t more_tries, const ps
     if (ps_enter(c->co_store) < 0)
         return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
     end = atomic_load_explicit(&c->co_store->st_log.lg_end, memory_order_acquire);
-    const uint8_t *at = ps_log_at(&c->co_store->st_log, physical, end, &avail, &mf);
+    const uint8_t *at = NULL;
+    if (physical < PS_TIER_PLACE) {
+        at = ps_log_at(&c->co_store->st_log, physical, end, &avail, &mf);
+    } else if ((mf = ps_tier_at(&c->co_store->st_tier, physical)) != NULL) {
+        at = mf->mf_map + (physical - mf->mf_base);
+        avail = mf->mf_size - (physical - mf->mf_base);
+    }
     int code = 0;
     ps_mine(c)->ca_send.sd_frame = NULL;
     if (at == NULL || ps_record_decode(at, avail, &r) != PS_REC_OK ||

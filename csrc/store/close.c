@@ -82,6 +82,7 @@ ps_store *ps_store_ref(ps_store *s) {
 
 void ps_store_unref(ps_store *s) {
     if (atomic_fetch_sub(&s->st_refs, 1) != 1) return;
+    ps_tier_free(&s->st_tier);
     ps_topics_free(&s->st_topics);
     ps_light_free(&s->st_light);
     ps_log_free(&s->st_log);

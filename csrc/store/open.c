@@ -106,6 +106,7 @@ static ps_store *store_new(const ps_conf *conf, ps_io *io, bool readonly, ps_err
     s->st_timer_rules = (ps_timer_rules){conf->timer_enable != 0, conf->timer_max_delay_s * 1000,
                                          conf->timer_precision_ms};
     pthread_mutex_init(&s->st_close_lock, NULL);
+    ps_tier_init(&s->st_tier);
     init_objects(s);
     s->st_topics.tt_shared.qs_before = conf->queues_before;
     if (split_dirs(s, conf->commitlog_dirs, e) < 0) {

@@ -30,6 +30,9 @@
 #define LOOK_BYTES (32LL << 10)
 /* So much is read from the disk at once: neighbours are what is wanted next. */
 #define COLD_BYTES (256LL << 10)
+/* Messages of no interest that lie between two of interest are fetched with them up to so many
+ * bytes: a request to the tier costs more. */
+#define TIER_GAP (256LL << 10)
 
 static const ps_read_options default_options;
 
@@ -196,6 +199,7 @@ typedef struct limits {
     int64_t hidden_from; /* records from here to the log's end are not read: see sf_hides */
     int64_t log_end;
     int64_t near_from; /* records at or after this are not asked whether they are in memory */
+    bool spares_disk, forces_tier; /* NOT_IN_MEM; FORCE, while the tier answers */
 } limits;
 
 static limits limits_of(ps_store *s, const ps_read_options *o) {
@@ -211,6 +215,12 @@ static limits limits_of(ps_store *s, const ps_read_options *o) {
     /* The dispatcher stops there, too, but what the log had when it was opened is in the queues. */
     bool hides = atomic_load_explicit(&s->st_safe.sf_hides, memory_order_relaxed);
     l.hidden_from = hides ? ps_safe_visible(&s->st_safe) : l.log_end;
+    int32_t level = atomic_load_explicit(&s->st_tier.level, memory_order_relaxed);
+    if (level > PS_TIER_NOT_IN_DISK &&
+        ps_monotonic_ms() >= atomic_load(&s->st_tier.local_until)) {
+        l.spares_disk = level == PS_TIER_NOT_IN_MEM;
+        l.forces_tier = level == PS_TIER_FORCE;
+    }
     return l;
 }
 
@@ -318,6 +328,11 @@ static bool tag_equal(const ps_read_options *o, const ps_record *r) {
     return false;
 }
 
+static bool passes_filter(const ps_read_options *o, const ps_unit *u, const ps_record *r) {
+    return tag_wanted(o, u->tags_code) && tag_equal(o, r) &&
+           (o->sql == NULL || ps_sql92_match(o->sql, r->properties, r->properties_len));
+}
+
 typedef struct walk {
     ps_store *s;
     ps_queue *q;
@@ -328,15 +343,25 @@ typedef struct walk {
     /* A segment that the log lacks: units that point into it are passed over without a look. */
     int64_t gone_from, gone_to;
     int64_t warm_from, warm_to; /* of the log, in memory when it was asked about */
+    bool to_tier; /* it ended before an offset that the tier has, and this store lacks */
     int code;
     ps_error why;
 } walk;
+
+/* Whether the tier has what this store lacks: the walk ends before it. */
+static bool leave_to_tier(walk *w, int64_t offset) {
+    if (!ps_tiered_has(ps_tiered_of(w->q), offset)) return false;
+    w->b->info.next_offset = offset;
+    w->to_tier = true;
+    return true;
+}
 
 /* The unit points to nothing that can be delivered. A segment that retention has deleted takes
  * many units with it; anything else is damage, costs this one message, and is counted. */
 static void pass_over(walk *w, int64_t offset, const ps_unit *u) {
     ps_batch_info *b = &w->b->info;
     int64_t size = w->s->st_log.lg_files.ss_file_size;
+    if (leave_to_tier(w, offset)) return;
     if (b->count == 0) b->status = PS_GET_MESSAGE_WAS_REMOVING;
     if (w->log_file == NULL && u->physical >= 0 && u->size > 0 &&
         u->physical < atomic_load(&w->s->st_log.lg_min)) {
@@ -378,18 +403,20 @@ static bool take_unit(walk *w, int64_t offset, const ps_unit *u) {
     if (!tag_wanted(w->o, code)) return true;
     if (u->physical >= w->gone_from && u->physical < w->gone_to) return true;
     if (u->size == PS_UNIT_NONE) { /* no record belongs to this offset any more */
+        if (leave_to_tier(w, offset)) return false;
         if (b->count == 0) b->status = PS_GET_MESSAGE_WAS_REMOVING;
         return true;
     }
     if (u->physical < w->l.near_from && is_cold(w, u)) {
         b->next_offset = offset;
+        if (w->l.spares_disk && leave_to_tier(w, offset)) ps_cold_let_go(&w->b->cold);
         return false;
     }
     if (!record_of(w->s, u, &w->log_file, &r) ||
         (__builtin_expect(r.queue_offset != offset || !ps_queue_is_of(w->q, &r), 0) &&
          !ps_unit_belongs(w->s, w->q, offset, &r))) {
         pass_over(w, offset, u);
-        return w->code == 0;
+        return w->code == 0 && !w->to_tier;
     }
     if (__builtin_expect(ps_tags_code_is_address(code), 0)) {
         code = ps_record_tags_code(&r, &w->s->st_levels);
@@ -434,7 +461,7 @@ static void walk_queue(walk *w, ps_queue *q, int64_t offset) {
         if (mf == NULL) {
             if (!ps_queue_unit(q, offset, &u)) {
                 w->code = ps_segments_whole(&q->cq_files, offset * PS_UNIT, &w->why);
-                if (w->code < 0) return;
+                if (w->code < 0 || leave_to_tier(w, offset)) return;
                 int64_t per_file = q->cq_files.ss_file_size / PS_UNIT;
                 if (b->count == 0) {
                     b->status = PS_GET_OFFSET_FOUND_NULL;
@@ -462,6 +489,103 @@ static void walk_queue(walk *w, ps_queue *q, int64_t offset) {
     }
 }
 
+/* ---- what is in the tier ---- */
+
+/* Which bytes of the queue's log a read lacks from the want's offset on: those of all messages that
+ * it would take, unless too much lies between two of them. */
+static void measure_want(const walk *w, const ps_lent *l, ps_tier_want *want) {
+    ps_batch_info found = {.count = w->b->info.count, .bytes = w->b->info.bytes};
+    for (int64_t at = want->offset; at < l->end; at++) {
+        ps_unit u;
+        ps_unit_get(l->units->mf_map + (at - l->first) * PS_UNIT, &u);
+        if (u.size == PS_UNIT_NONE || !tag_wanted(w->o, u.tags_code)) continue;
+        if (is_full(w->s, &w->l, &found, &u)) return;
+        if (want->high > 0 && (u.physical < want->high || u.physical - want->high > TIER_GAP))
+            return;
+        if (want->high == 0) want->low = u.physical;
+        want->high = u.physical + u.size;
+        want->count = (int32_t)(at - want->offset) + 1;
+        found.count++;
+        found.bytes += u.size;
+    }
+}
+
+/* As take_unit; false, too, when the record is wanted first. */
+static bool take_lent(walk *w, ps_tiered *d, const ps_lent *l, int64_t offset,
+                      ps_tier_want *want) {
+    ps_batch_info *b = &w->b->info;
+    ps_unit u;
+    ps_record r;
+    ps_unit_get(l->units->mf_map + (offset - l->first) * PS_UNIT, &u);
+    bool none = u.size == PS_UNIT_NONE, wanted = !none && tag_wanted(w->o, u.tags_code);
+    if (!none && is_full(w->s, &w->l, b, &u)) return false;
+    ps_mapfile *mf = wanted ? ps_tier_record_locked(d, &u) : NULL;
+    if (wanted && mf == NULL) {
+        want->offset = offset;
+        measure_want(w, l, want);
+        return false;
+    }
+    const uint8_t *p = mf != NULL ? mf->mf_map + (u.physical - mf->mf_base) : NULL;
+    bool damaged = none || (wanted && !ps_unit_record(&u, p, u.size, &r));
+    if (wanted && !damaged && w->o->sql != NULL && w->o->work_left != NULL) {
+        if (*w->o->work_left <= 0) return false;
+        *w->o->work_left -= ps_sql92_work(w->o->sql, r.properties_len);
+    }
+    b->next_offset = offset + 1;
+    if (damaged) {
+        if (b->count == 0) b->status = PS_GET_MESSAGE_WAS_REMOVING;
+        if (b->damaged++ == 0) b->first_damaged = offset;
+    } else if (wanted && passes_filter(w->o, &u, &r)) {
+        w->code = ps_batch_add(w->b, mf, &r, offset, u.tags_code);
+        b->status = PS_GET_FOUND;
+    }
+    return w->code == 0;
+}
+
+static void walk_tier(walk *w, ps_tiered *d, int64_t offset) {
+    ps_batch_info *b = &w->b->info;
+    ps_tier *t = &w->s->st_tier;
+    int64_t stop = atomic_load(&d->end);
+    if (stop > offset + w->l.units) stop = offset + w->l.units;
+    ps_tier_want want = {.offset = -1};
+    b->status = PS_GET_NO_MATCHED_MESSAGE;
+    pthread_mutex_lock(&t->lock);
+    for (int64_t at = b->next_offset = offset; at < stop && w->code == 0; at = b->next_offset) {
+        const ps_lent *l = ps_tier_units_locked(t, d, at);
+        if (l == NULL) {
+            want.offset = at;
+            break;
+        }
+        if (l->units == NULL) {
+            if (b->count == 0) b->status = PS_GET_MESSAGE_WAS_REMOVING;
+            b->next_offset = l->end;
+        } else if (!take_lent(w, d, l, at, &want)) {
+            break;
+        }
+    }
+    bool asked = want.offset < 0 || ps_tier_ask_locked(t, d, &want);
+    pthread_mutex_unlock(&t->lock);
+    if (want.offset == offset && b->count == 0)
+        b->status = asked ? PS_GET_IN_TIER : PS_GET_TIER_BUSY;
+}
+
+static void walk_all(walk *w, int64_t offset) {
+    ps_tiered *d = ps_tiered_of(w->q);
+    bool has = ps_tiered_has(d, offset);
+    if (has && (w->l.forces_tier || offset < atomic_load(&w->q->cq_min))) {
+        walk_tier(w, d, offset);
+        return;
+    }
+    int64_t min = atomic_load(&w->q->cq_min);
+    if (offset < min) { /* between the tier and what is here there is nothing */
+        w->b->info.status = PS_GET_MESSAGE_WAS_REMOVING;
+        w->b->info.next_offset = min;
+        return;
+    }
+    walk_queue(w, w->q, offset);
+    if (w->to_tier && w->b->info.count == 0) walk_tier(w, d, w->b->info.next_offset);
+}
+
 /* The conditions of docs/internals/format.md#reading-a-queue in their order; true when the scan is
  * to be done. */
 static bool is_within_queue(ps_batch_info *b, int64_t offset) {
@@ -469,7 +593,7 @@ static bool is_within_queue(ps_batch_info *b, int64_t offset) {
     if (b->max_offset == 0) {
         b->status = PS_GET_NO_MESSAGE_IN_QUEUE;
         b->next_offset = 0;
-    } else if (offset < b->min_offset) {
+    } else if (offset < b->min_offset) { /* of all, as the answer has it */
         b->status = PS_GET_OFFSET_TOO_SMALL;
         b->next_offset = b->min_offset;
     } else if (offset == b->max_offset) {
@@ -484,6 +608,12 @@ static bool is_within_queue(ps_batch_info *b, int64_t offset) {
     return false;
 }
 
+/* Nobody knows yet whether it is in the tier. */
+static void say_hidden(ps_batch_info *b, int64_t offset) {
+    b->status = PS_GET_TIER_BUSY;
+    b->next_offset = offset;
+}
+
 ps_batch *ps_read(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset,
                   const ps_read_options *o, ps_error *e) {
     if (o == NULL) o = &default_options;
@@ -496,9 +626,12 @@ ps_batch *ps_read(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset
         w.b->info.status = PS_GET_NO_MATCHED_LOGIC_QUEUE;
     } else if (w.b != NULL) {
         w.code = ps_dispatch_catch_up(s, e) == PS_E_DAMAGED ? PS_E_DAMAGED : 0;
-        w.b->info.min_offset = atomic_load(&q->cq_min);
+        w.b->info.min_offset = ps_tier_min(q);
         w.b->info.max_offset = atomic_load_explicit(&q->cq_max, memory_order_acquire);
-        if (is_within_queue(&w.b->info, offset)) walk_queue(&w, q, offset);
+        if (is_within_queue(&w.b->info, offset))
+            walk_all(&w, offset);
+        else if (w.b->info.status == PS_GET_OFFSET_TOO_SMALL && ps_tier_hides(&s->st_tier, q))
+            say_hidden(&w.b->info, offset);
     }
     ps_mapfile_unref(w.log_file);
     ps_leave(s);
@@ -565,7 +698,24 @@ ps_batch *ps_log_read(ps_store *s, int64_t physical, const ps_read_options *o, p
     return b;
 }
 
+/* A record of the tier that is lent; NULL: it is not, or no memory. */
+static ps_batch *lent_message(ps_store *s, int64_t place, ps_error *e) {
+    ps_mapfile *mf = ps_tier_at(&s->st_tier, place);
+    ps_batch *b = mf != NULL ? ps_batch_new(1) : NULL;
+    ps_record r;
+    bool there = b != NULL &&
+                 ps_record_check(mf->mf_map + (place - mf->mf_base),
+                                 mf->mf_size - (place - mf->mf_base), place, PS_CHECK_SUMS,
+                                 &r) == PS_REC_OK &&
+                 ps_batch_add(b, mf, &r, r.queue_offset, 0) == 0;
+    ps_mapfile_unref(mf);
+    if (there) return b;
+    ps_batch_free(b);
+    return fail_null(e, PS_E_NOT_FOUND, place, "nothing is lent from this place of the tier");
+}
+
 ps_batch *ps_message_at(ps_store *s, int64_t physical, ps_error *e) {
+    if (physical >= PS_TIER_PLACE) return lent_message(s, physical, e);
     ps_read_options one = {.max_messages = 1, .check_crc = 1};
     ps_batch *b = ps_log_read(s, physical, &one, e);
     if (b == NULL) return NULL;
@@ -593,11 +743,6 @@ static bool excerpt_record(const ps_excerpt *p, const ps_mapfile *mf, int64_t of
            r->topic_len == p->topic_len && memcmp(r->topic, p->topic, (size_t)p->topic_len) == 0;
 }
 
-static bool excerpt_wants(const ps_read_options *o, const ps_unit *u, const ps_record *r) {
-    return tag_wanted(o, u->tags_code) && tag_equal(o, r) &&
-           (o->sql == NULL || ps_sql92_match(o->sql, r->properties, r->properties_len));
-}
-
 ps_batch *ps_excerpt_read(const ps_excerpt *p, const ps_read_options *o, ps_error *e) {
     if (o == NULL) o = &default_options;
     int32_t most = o->max_messages > 0 ? o->max_messages : DEFAULT_MESSAGES;
@@ -614,7 +759,7 @@ ps_batch *ps_excerpt_read(const ps_excerpt *p, const ps_read_options *o, ps_erro
         if (b->info.count > 0 && b->info.bytes + u.size > bytes) break;
         if (!excerpt_record(p, mf, p->first + i, &u, &r)) {
             if (b->info.damaged++ == 0) b->info.first_damaged = p->first + i;
-        } else if (excerpt_wants(o, &u, &r)) {
+        } else if (passes_filter(o, &u, &r)) {
             code = ps_batch_add(b, mf, &r, p->first + i, u.tags_code);
         }
     }

@@ -19,6 +19,7 @@
 #include "queues/arrivals.h"
 #include "queues/folders.h"
 #include "queues/topics.h"
+#include "store/tier.h"
 
 /* Makes queue units and index entries from the log: dispatch.c. */
 typedef struct ps_dispatcher {
@@ -115,6 +116,7 @@ struct ps_store {
     ps_dispatcher st_dispatcher;
     ps_keeper st_keeper;
     ps_retention st_retention;
+    ps_tier st_tier;
     ps_tombstones st_tombstones;
     int64_t st_view;    /* readers: refreshes until now; dispatch lock */
     bool st_view_whole; /* the last one found all there was */

@@ -304,7 +304,10 @@ static int clear_queues(ps_store *s, ps_topic *t, ps_queue **queues, int32_t n, 
     char folder[PATH_MAX];
     int code = 0;
     for (int32_t i = 0; i < n && code == 0; i++)
-        if (queues[i]->cq_topic == t) code = ps_queue_clear(queues[i], e);
+        if (queues[i]->cq_topic == t) {
+            ps_tier_forget(&s->st_tier, queues[i]);
+            code = ps_queue_clear(queues[i], e);
+        }
     snprintf(folder, sizeof folder, "%.*s/consumequeue/%s", PATH_MAX - 300, s->st_root, t->tp_name);
     if (code < 0) return code;
     /* Or it stays, empty or with what is not ours. What went must not come back with a loss of

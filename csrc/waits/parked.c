@@ -16,7 +16,9 @@ static void push_parked(ps_parked **list, ps_parked *h) {
  * it only yields to others. */
 static void park_again(ps_core *c, ps_parked *h) {
     h->pk_ready = false;
-    if (ps_arrivals_watch(h->pk_queue, h->pk_offset) || h->pk_last)
+    bool news = ps_arrivals_watch(h->pk_queue, h->pk_offset);
+    if (h->pk_lends >= 0) news = atomic_load(&c->co_store->st_tier.lends) != h->pk_lends;
+    if (news || h->pk_last)
         ps_parked_ready(c, h);
     else
         push_parked(&h->pk_queue->cq_parked, h);

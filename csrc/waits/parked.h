@@ -20,6 +20,7 @@ struct ps_parked {
     int64_t pk_began_ns;
     int64_t pk_first;       /* the offset that was asked for */
     int64_t pk_offset;      /* what lies before it did not match */
+    int64_t pk_lends;       /* it waits for the tier: ps_tier.lends before; -1: it does not */
     int64_t pk_deadline;    /* ms, monotonic */
     struct ps_parked **pk_reading; /* where that names it (coldpull.c); NULL: it does not wait so */
     int32_t pk_trips;       /* how often it did since it last found nothing */

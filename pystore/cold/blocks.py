@@ -1,4 +1,5 @@
-"""Blocks of objects in memory: one request for neighbours, one fetch of a block for all who wait.
+"""Blocks of objects in memory, and on disk below it: one request for neighbours, one fetch of a
+block for all who wait.
 
 Objects never change, so a block is right for as long as it is kept.
 """
@@ -9,6 +10,7 @@ import threading
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from pystore.cold.disk import DiskBlocks
 from pystore.cold.objects import ObjectStore
 
 __all__ = ["BlockCache"]
@@ -19,10 +21,14 @@ _AHEAD = 4
 
 
 class BlockCache:
-    """Blocks of an object store's objects. room: bytes that it keeps, at most."""
+    """Blocks of an object store's objects. room: bytes that it keeps in memory, at most. disk: for
+    more of them, which is the caller's to close."""
 
-    def __init__(self, objects: ObjectStore, room: int = 32 << 20) -> None:
+    def __init__(
+        self, objects: ObjectStore, room: int = 32 << 20, disk: DiskBlocks | None = None
+    ) -> None:
         self._objects = objects
+        self._disk = disk
         self._room = room
         self._lock = threading.Lock()
         self._blocks: OrderedDict[tuple[str, int], Future[bytes]] = OrderedDict()
@@ -57,12 +63,21 @@ class BlockCache:
                     self._blocks.move_to_end((key, number))
                 found.append(block)
             self._let_go(len(numbers))
+        if self._disk is not None:
+            mine = [each for each in mine if not self._from_disk(self._disk, key, *each)]
         while mine:
             apart = (i for i in range(1, len(mine)) if mine[i][0] != mine[0][0] + i)
             count = next(apart, len(mine))
             self._fetch(key, mine[:count], size)
             mine = mine[count:]
         return found
+
+    @staticmethod
+    def _from_disk(disk: DiskBlocks, key: str, number: int, block: Future[bytes]) -> bool:
+        data = disk.get((key, number))
+        if data is not None:
+            block.set_result(data)
+        return data is not None
 
     def _let_go(self, needed: int) -> None:
         while len(self._blocks) > max(needed, self._room // BLOCK):
@@ -83,8 +98,11 @@ class BlockCache:
             if not isinstance(failed, Exception):
                 raise
             return
-        for i, (_, block) in enumerate(run):
-            block.set_result(data[i * BLOCK : (i + 1) * BLOCK])
+        for i, (number, block) in enumerate(run):
+            part = data[i * BLOCK : (i + 1) * BLOCK]
+            block.set_result(part)
+            if self._disk is not None:
+                self._disk.put((key, number), part)
 
     def _fetch_ahead(self, key: str, numbers: range, size: int) -> None:
         with self._lock:
@@ -99,6 +117,8 @@ class BlockCache:
         with self._lock:
             for place in [place for place in self._blocks if place[0] == key]:
                 del self._blocks[place]
+        if self._disk is not None:
+            self._disk.forget(key)
 
     def close(self) -> None:
         if self._pool is not None:

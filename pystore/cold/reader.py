@@ -28,7 +28,7 @@ from pystore.cold.segment import (
     numbers_of,
     units_of_row,
 )
-from pystore.cold.tier import Extent, Place, QueueSpan, open_tier
+from pystore.cold.tier import Extent, Place, QueueSpan, TierView, open_tier
 from pystore.errors import NotFound, ReadOnly, StoreClosed
 from pystore.format.units import NO_RECORD, UNIT, units_of
 from pystore.metadata import Metadata
@@ -96,13 +96,26 @@ class ColdReader(Reader):
     ) -> None:
         self._open = False
         self.settings = load(conf, settings)
-        self.tier = open_tier(path)
+        self._begin(open_tier(path), None, path)
+
+    @classmethod
+    def over(cls, tier: TierView, blocks: BlockCache) -> ColdReader:
+        """Returns a reader of a tier that is open already. blocks: the caller's to close."""
+        reader = cls.__new__(cls)
+        reader.settings = load(None, {})
+        reader._begin(tier, blocks, tier.objects.address)
+        return reader
+
+    def _begin(
+        self, tier: TierView, blocks: BlockCache | None, path: str | os.PathLike[str]
+    ) -> None:
+        self.tier: TierView = tier
         self.path = Path(path)
         #: As a person would write it; `path` loses a slash of an address.
         self.address = address_of(path)
         self.report: RecoveryReport = report_of(ffi.new("ps_report *"))
         self._keep_calls()
-        self._blocks = BlockCache(self.tier.objects)
+        self._blocks = BlockCache(tier.objects) if blocks is None else blocks
         self._spans: dict[tuple[str, int], QueueSpan] = {}
         self._all = False
         self._reads_on: dict[tuple[str, int], int] = {}
@@ -200,6 +213,10 @@ class ColdReader(Reader):
         """Looks for newer manifests. Raises: TierUnreachable."""
         self._check_open()
         self.tier.refresh()
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Takes over what others have found of the tier meanwhile."""
         self._spans, self._all = {}, False
 
     def view(self) -> int:

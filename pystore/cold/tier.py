@@ -253,6 +253,10 @@ class Tier:
         self._known[place] = found_now = parse_manifest(data, topic, queue, listed[0], where)
         return found_now
 
+    def known(self, topic: str, queue: int) -> Manifest | None:
+        """Returns the manifest of a queue that was fetched last, without a request."""
+        return self._known.get((topic, queue))
+
     def load_all(self, topic: str | None = None) -> list[Manifest]:
         """Returns every queue's manifest, or those of a topic, fetched side by side."""
         wanted = [place for place in self.queues() if topic in (None, place[0])]

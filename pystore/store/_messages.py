@@ -39,6 +39,10 @@ class GetStatus(NamedInt):
     OFFSET_TOO_SMALL = 6
     NO_MATCHED_LOGIC_QUEUE = 7
     NO_MESSAGE_IN_QUEUE = 8
+    #: Ours: the message is in the cold tier, and is asked for there.
+    IN_TIER = 9
+    #: Ours: it is, and too much is asked for there already.
+    TIER_BUSY = 10
 
 
 _GET_STATUS = tuple(GetStatus)

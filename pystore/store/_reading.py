@@ -542,6 +542,16 @@ class Base(ClosedByWith):
         lib.ps_queue_range(self.c_handle(), self._find_topic(topic), queue, low, high)
         return int(low[0]), int(high[0])
 
+    def span(self, topic: str, queue: int) -> tuple[int, int]:
+        """Returns the (min, max) offset of a queue together with what of it is in the cold tier
+        that a broker has put below it, (0, 0) when it does not exist. Of a light queue, nothing
+        is there."""
+        if topic.startswith(LIGHT_PREFIX):
+            return self.range(topic, queue)
+        low, high = ffi.new("int64_t *"), ffi.new("int64_t *")
+        lib.ps_queue_span(self.c_handle(), self._find_topic(topic), queue, low, high)
+        return int(low[0]), int(high[0])
+
     # ---- following ----
 
     def _follow_step(

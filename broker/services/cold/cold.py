@@ -14,6 +14,7 @@ from broker.services.cold.behind import Behind, Lack
 from broker.services.cold.handle import TierHandle
 from broker.services.cold.limits import limits_of, storage_level
 from broker.services.cold.pace import WriterStopped
+from broker.services.cold.reads import ColdReads
 from broker.services.cold.uploads import Uploads
 from broker.services.context import Services
 from pystore.errors import StoreClosed, StoreError
@@ -42,6 +43,8 @@ class Cold:
         self._store, self._settings = s.store, s.settings
         address = str(s.settings["tieredStoreFilePath"])
         self.handle = TierHandle(s.store, address, s.cluster, s.broker_name)
+        self.reads = ColdReads(s.store, self.handle, self.level, s.settings["tieredCacheBytes"])
+        s.settings.changed.append(lambda _: self.reads.set_level(self.level))
         self.behind = Behind(s.store, self.handle, s.cluster, s.broker_name)
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
@@ -81,13 +84,15 @@ class Cold:
 
     def start(self) -> None:
         self._stopping.clear()
+        self.reads.start()
         self._thread = threading.Thread(target=self._run, name="pystore-cold", daemon=True)
         self._thread.start()
 
     async def stop(self) -> None:
-        """Ends the thread, or lets it end with the request that is under way."""
+        """Ends the threads, or lets them end with the requests that are under way."""
         self._stopping.set()
         self._resting.set()
+        await self.reads.stop()
         thread, self._thread = self._thread, None
         if thread is not None:
             await asyncio.to_thread(thread.join, _END_S)

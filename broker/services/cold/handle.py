@@ -49,6 +49,8 @@ class TierHandle:
         self.looked_s: float | None = None
         #: Called in the thread that looked, after a look that succeeded.
         self.on_look: list[Callable[[], None]] = []
+        #: Called with topic and queue of a manifest that was taken over, in that thread.
+        self.on_note: list[Callable[[str, int], None]] = []
 
     # ---- what is out there ----
 
@@ -80,6 +82,8 @@ class TierHandle:
             self._spans[place] = span_of(manifest)
         else:
             self._spans.pop(place, None)
+        for told in self.on_note:
+            told(*place)
 
     # ---- looking ----
 

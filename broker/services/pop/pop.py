@@ -369,7 +369,7 @@ class Pop:
         records: list[bytes] = []
         rest = 0
         for queue in self.batches.queues(request.topic, request.queue):
-            low, high = self._store.range(request.topic, queue)
+            low, high = self._store.span(request.topic, queue)
             offset = self._offsets.get(request.group, request.topic, queue)
             at = low if offset is None else offset
             rest += max(high - at, 0)

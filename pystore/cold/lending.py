@@ -1,0 +1,248 @@
+"""What a store's reads lack is fetched from the tier and lent to it (csrc/store/tier.h), so that
+its queues begin where the tier begins. Everything here may block, and is for threads."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, NamedTuple
+
+from pystore.cold.blocks import BlockCache
+from pystore.cold.tier import Extent, QueueSpan, TierView
+from pystore.errors import NotFound
+from pystore.format.records import Buffer
+from pystore.format.units import UNIT, units_of
+from pystore.native import ffi, lib, raise_error
+from pystore.store._messages import GetStatus, Message
+from pystore.store._store import Store
+
+__all__ = ["PLACES", "PLACE_SIZE", "Lender", "Want", "place_for"]
+
+#: Physical offsets from here on are places in the tier.
+PLACES = int(lib.PS_TIER_PLACE)
+#: Bits of a place within the log of its queue; above them stands which queue it may be.
+_BITS, _QUEUES = 46, 0xFFFF
+PLACE_SIZE = 1 << _BITS
+_SUMS = int(lib.PS_CHECK_BODY_CRC | lib.PS_CHECK_PROP_IF)
+#: Units that are lent at once, and bytes of records to who reads on.
+_UNITS, _AHEAD = 4096, 4 << 20
+#: What was lent may go before it is read, where many read.
+_TRIES = 3
+
+
+def place_for(topic: str, queue: int) -> int:
+    """Returns what places in the log of a queue have added, so that a message's id leads there and
+    never into the local log."""
+    return PLACES | (zlib.crc32(f"{topic}/{queue}".encode()) & _QUEUES) << _BITS
+
+
+class Want(NamedTuple):
+    """What a read lacks from a queue offset on: `count` units and the bytes [low, high) of the
+    queue's log, or units alone where high is 0. reads_on: it goes on where one before has ended."""
+
+    topic: str
+    queue: int
+    offset: int
+    low: int
+    high: int
+    count: int  # type: ignore[assignment]  # a field, where tuple has a method
+    reads_on: bool
+
+
+class Lender:
+    """Lends what there is in a tier to a store."""
+
+    def __init__(self, store: Store, tier: TierView, blocks: BlockCache) -> None:
+        self._store = store
+        self.tier, self.blocks = tier, blocks
+        #: Records that were wrong twice, and are passed over by who reads.
+        self.damaged = 0
+
+    # ---- what there is ----
+
+    def publish(self, topic: str, queue: int, span: QueueSpan | None) -> None:
+        """Lets the store know what of a queue is in the tier: None, nothing. Raises: OutOfMemory,
+        StoreClosed."""
+        first, end = (0, 0) if span is None else (span.start, span.end)
+        error = ffi.new("ps_error *")
+        store = self._store.c_handle()
+        if lib.ps_tier_begins(store, self._topic(topic), queue, first, end, error) < 0:
+            raise_error(error[0])
+
+    def _topic(self, topic: str) -> Any:
+        raw, error = topic.encode(), ffi.new("ps_error *")
+        handle = lib.ps_topic_open(self._store.c_handle(), raw, len(raw), 1, error)
+        if handle == ffi.NULL:
+            raise_error(error[0])
+        return handle
+
+    def take(self) -> Want | None:
+        """Returns what a read wants next, which does not block. Raises: StoreClosed."""
+        raw = ffi.new("ps_tier_want *")
+        if not lib.ps_tier_wants(self._store.c_handle(), raw):
+            return None
+        topic = ffi.unpack(raw.topic, raw.topic_len).decode()
+        place = place_for(topic, raw.queue_id)
+        low, high = (raw.low - place, raw.high - place) if raw.high else (0, 0)
+        return Want(topic, raw.queue_id, raw.offset, low, high, raw.count, bool(raw.reads_on))
+
+    def failed(self, why: str, for_ms: int) -> None:
+        """Says why something does not come yet."""
+        lib.ps_tier_failed(self._store.c_handle(), why.encode()[: lib.PS_TIER_WHY - 1], for_ms)
+
+    # ---- lending ----
+
+    def fulfil(self, want: Want) -> None:
+        """Fetches what is wanted, and lends it. Raises: TierDamaged, TierUnreachable, OutOfMemory,
+        StoreClosed."""
+        extent = self._extent(want)
+        if extent is None:  # it has gone meanwhile
+            span = self.tier.span(want.topic, want.queue)
+            self.publish(want.topic, want.queue, span)
+        elif extent.first > want.offset:
+            self._lend_hole(want, extent.first)
+        elif want.high == 0:
+            count = min(_UNITS, extent.end - want.offset)
+            self._lend(want, extent, self._units(want, extent, count), 0, b"")
+        else:
+            self._lend_records(want, extent)
+
+    def _units(self, want: Want, extent: Extent, count: int) -> bytes:
+        at = extent.at + (want.offset - extent.first) * UNIT.size
+        end = at + count * UNIT.size
+        return self.blocks.get(extent.key, at, end, extent.whole, on=want.reads_on)
+
+    def _lend_records(self, want: Want, extent: Extent) -> None:
+        units = self._units(want, extent, min(want.count, extent.end - want.offset))
+        high = want.high
+        if want.reads_on and _is_dense(units, want.low, high):
+            units = self._units(want, extent, min(_UNITS, extent.end - want.offset))
+            units, high = _cut(units, want.low)
+        low, records = self._log_bytes(want, extent, high)
+        if self._lend(want, extent, units, low, records) == 0:
+            return
+        # What came may have been wrong, and not what is there.
+        for each in extent.log:
+            self.blocks.forget(each.key)
+        low, records = self._log_bytes(want, extent, high)
+        self.damaged += self._lend(want, extent, units, low, records, anyway=True)
+
+    def _log_bytes(self, want: Want, extent: Extent, high: int) -> tuple[int, bytes]:
+        """Returns the bytes of a queue's log as far as they are there: the units may lie."""
+        pieces: list[bytes] = []
+        at = want.low
+        for each in extent.log:
+            end = each.base + each.size
+            if end <= at or each.base > at or at >= high:
+                continue
+            start, to = at - each.base, min(high, end) - each.base
+            pieces.append(self.blocks.get(each.key, start, to, each.whole, on=want.reads_on))
+            at = each.base + to
+        return want.low, pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _lend(
+        self, want: Want, extent: Extent, units: Buffer, low: int, records: Buffer, *,
+        anyway: bool = False,
+    ) -> int:  # fmt: skip
+        """Returns how many records are damaged: then nothing was lent, but `anyway`."""
+        topic = want.topic.encode()
+        keep = (
+            ffi.from_buffer("uint8_t[]", records),
+            ffi.from_buffer("uint8_t[]", units),
+            ffi.new("char[]", topic),
+        )
+        raw: Any = ffi.new("ps_excerpt *")
+        raw.records, raw.units, raw.topic = keep
+        raw.len, raw.base = len(records), low
+        raw.count, raw.first = len(units) // UNIT.size, want.offset
+        raw.topic_len, raw.queue_id = len(topic), want.queue
+        raw.checks = _SUMS if self.tier.summed else lib.PS_CHECK_BODY_CRC
+        error = ffi.new("ps_error *")
+        store, place = self._store.c_handle(), place_for(want.topic, want.queue)
+        damaged: int = lib.ps_tier_lend(store, self._topic(want.topic), raw, place, anyway, error)
+        if damaged < 0:
+            raise_error(error[0])
+        return damaged
+
+    def _lend_hole(self, want: Want, end: int) -> None:
+        error = ffi.new("ps_error *")
+        topic = self._topic(want.topic)
+        if lib.ps_tier_hole(self._store.c_handle(), topic, want.queue, want.offset, end, error) < 0:
+            raise_error(error[0])
+
+    # ---- one message ----
+
+    def message(self, topic: str, queue: int, offset: int) -> Message | None:
+        """Returns the message of a queue offset, from wherever it is; None: there is none. Raises:
+        TierDamaged, TierUnreachable, StoreError."""
+        for _ in range(_TRIES):
+            batch = self._store.read(topic, queue, offset, max_messages=1)
+            if batch.status not in (GetStatus.IN_TIER, GetStatus.TIER_BUSY):
+                return batch[0] if batch and batch[0].queue_offset == offset else None
+            want = Want(topic, queue, offset, 0, 0, 1, False)
+            extent = self._extent(want)
+            if extent is None or extent.first > offset:
+                self.fulfil(want)
+                continue
+            (low, size, _), *_ = units_of(self._units(want, extent, 1))
+            self.fulfil(want._replace(low=low, high=low + size))
+        return None
+
+    def units(self, topic: str, queue: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """Returns units of a queue from an offset on, with places in the tier, as far as one object
+        has them. Raises: TierDamaged, TierUnreachable."""
+        want = Want(topic, queue, offset, 0, 0, 0, False)
+        extent = self._extent(want)
+        if extent is None or extent.first > offset:
+            return []
+        place = place_for(topic, queue)
+        units = self._units(want, extent, min(count, extent.end - offset))
+        return [(place + at, size, code) for at, size, code in units_of(units)]
+
+    def _extent(self, want: Want) -> Extent | None:
+        span = self.tier.span(want.topic, want.queue)
+        end = span.end if span is not None else 0
+        return next(self.tier.extents(want.topic, want.queue, want.offset, end), None)
+
+    # ---- by place ----
+
+    def bring(self, place: int) -> None:
+        """Lends the message at a place, so that the store finds it there. Raises: NotFound,
+        TierDamaged, TierUnreachable, OutOfMemory, StoreClosed."""
+        at = place & (1 << _BITS) - 1
+        for span in self.tier.spans():
+            if place - at != place_for(span.topic, span.queue):
+                continue
+            want = self._want_at(span, at)
+            if want is not None:
+                self.fulfil(want)
+                return
+        raise NotFound("no message of the tier lies at this place", offset=place)
+
+    def _want_at(self, span: QueueSpan, at: int) -> Want | None:
+        """Returns the want of the message that begins at a byte of the queue's log."""
+        topic, queue = span.topic, span.queue
+        for extent in self.tier.extents(topic, queue, span.start, span.end):
+            row = extent.row
+            if row is not None and not row.base <= at < row.base + row.records:
+                continue
+            whole = Want(topic, queue, extent.first, 0, 0, 0, False)
+            units = self._units(whole, extent, extent.count)
+            for number, (low, size, _) in enumerate(units_of(units)):
+                if low == at:
+                    return Want(topic, queue, extent.first + number, at, at + size, 1, False)
+        return None
+
+
+def _is_dense(units: bytes, low: int, high: int) -> bool:
+    """Says whether units lead to all of these bytes: nobody has filtered them."""
+    return sum(size for _, size, _ in units_of(units)) == high - low
+
+
+def _cut(units: bytes, low: int) -> tuple[bytes, int]:
+    """Returns as many units as lead to so much as is lent to who reads on, and where that ends."""
+    high, count = low, 0
+    for at, size, _ in units_of(units):
+        if at != high or (count and high + size - low > _AHEAD):
+            break
+        high, count = at + size, count + 1
+    return units[: count * UNIT.size], high

@@ -1,0 +1,200 @@
+"""A store that has one segment left, and the tier below it: what is read of both is what was read
+before anything was deleted."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pystore
+from pystore import Store
+from pystore.cold.blocks import BLOCK, BlockCache
+from pystore.cold.disk import DiskBlocks
+from pystore.cold.failures import TierDamaged
+from pystore.cold.lending import PLACES, Lender
+from pystore.cold.push import push
+from pystore.cold.tier import new_tier
+from pystore.errors import NotFound
+from pystore.store._messages import GetStatus
+
+IN_TIER = (GetStatus.IN_TIER, GetStatus.TIER_BUSY)
+
+
+class Twin:
+    """A store that kept everything, one that did not, and who lends to that."""
+
+    def __init__(self, whole: Path, folder: Path) -> None:
+        self.whole = pystore.Reader(whole)
+        shutil.copytree(whole, folder / "store")
+        self.store: Store = pystore.open(folder / "store")
+        tier = new_tier(folder / "cold", "c", "b")
+        push(self.whole, tier, segment_bytes=16 << 10)
+        self.lender = Lender(self.store, tier, BlockCache(tier.objects))
+        self.store.clean(immediate=True)
+        for span in tier.spans():
+            self.lender.publish(span.topic, span.queue, span)
+
+    def read(self, topic: str, queue: int, offset: int, **options: Any) -> Any:
+        while True:
+            batch = self.store.read(topic, queue, offset, **options)
+            if batch.status not in IN_TIER:
+                return batch
+            want = self.lender.take()
+            assert want is not None
+            self.lender.fulfil(want)
+
+    def close(self) -> None:
+        self.whole.close()
+        self.store.close()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("lending") / "store"
+    rng = random.Random(3)
+    with pystore.open(path, mappedFileSizeCommitLog=1 << 16, enabledAppendPropCRC=True) as store:
+        for number in range(1500):
+            store.put(
+                ("orders", "payments")[number % 2], rng.randbytes(rng.randrange(500)),
+                queue=number % 2, tags=rng.choice(["paid", "sent", "AaAa", "BBBB", None]),
+                keys=f"k{number}", properties={"amount": str(number % 10)},
+            )  # fmt: skip
+    return path
+
+
+@pytest.fixture
+def twin(whole: Path, tmp_path: Path) -> Iterator[Twin]:
+    made = Twin(whole, tmp_path)
+    yield made
+    made.close()
+
+
+def messages(batch: Any) -> list[Any]:
+    """Returns what has to be the same wherever it lies."""
+    return [
+        (m.queue_offset, bytes(m.body), m.store_timestamp,
+         {name: value for name, value in m.properties.items() if name != "__CRC32#"})
+        for m in batch
+    ]  # fmt: skip
+
+
+def test_every_read_is_as_before(twin: Twin):
+    rng = random.Random(7)
+    low, high = twin.store.span("orders", 0)
+    assert low == 0
+    assert twin.store.range("orders", 0)[0] > 100
+    for _ in range(300):
+        offset = rng.randrange(-3, high + 3)
+        options = rng.choice(
+            [
+                {},
+                {"tags": "paid"},
+                {"tags": "AaAa || sent"},
+                {"sql": "amount > 7"},
+                {"tags": "none"},
+            ]
+        )
+        most = rng.choice([1, 32, 500])
+        at = offset
+        wanted = twin.whole.read("orders", 0, offset, max_messages=most, **options)
+        got = twin.read("orders", 0, at, max_messages=most, **options)
+        found = messages(got)
+        while got.next_offset < wanted.next_offset:  # what is lent may end a read earlier
+            got = twin.read(
+                "orders", 0, got.next_offset, max_messages=most - len(found) or 1, **options
+            )
+            found += messages(got)
+        assert found[:most] == messages(wanted), (offset, options, most)
+        if not wanted:
+            assert (got.status, got.next_offset) == (wanted.status, wanted.next_offset)
+
+
+def test_places_lead_to_their_messages_and_never_into_the_log(twin: Twin):
+    message = twin.lender.message("orders", 0, 40)
+    assert message is not None
+    assert message.physical_offset >= PLACES
+    assert twin.store.message(message.physical_offset).keys == message.keys
+    twin.lender.publish("orders", 0, None)  # nothing is lent any more
+    twin.lender.publish("orders", 0, twin.lender.tier.span("orders", 0))
+    with pytest.raises(NotFound):
+        twin.store.message(message.physical_offset)
+    twin.lender.bring(message.physical_offset)
+    assert twin.store.message(message.physical_offset).keys == message.keys
+    with pytest.raises(NotFound):
+        twin.lender.bring(message.physical_offset + 1)
+
+
+class Lying:
+    """An object store that answers wrongly for a while."""
+
+    def __init__(self, objects: Any, lie: Callable[[bytes], bytes], times: int) -> None:
+        self._objects, self._lie, self.times = objects, lie, times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._objects, name)
+
+    def get(self, key: str, start: int, end: int) -> bytes:
+        data = self._objects.get(key, start, end)
+        if self.times > 0 and "COMMIT_LOG" in key:
+            self.times -= 1
+            return self._lie(data)
+        return data
+
+
+def lied_to(twin: Twin, lie: Callable[[bytes], bytes], times: int) -> Lender:
+    tier = twin.lender.tier
+    objects: Any = Lying(tier.objects, lie, times)
+    return Lender(twin.store, tier, BlockCache(objects))
+
+
+def flip(data: bytes) -> bytes:
+    return data[:120] + bytes([data[120] ^ 1]) + data[121:]
+
+
+def test_a_wrong_answer_is_asked_for_again(twin: Twin):
+    twin.lender = lied_to(twin, flip, 1)
+    assert messages(twin.read("orders", 0, 0)) == messages(twin.whole.read("orders", 0, 0))
+    assert twin.lender.damaged == 0
+
+
+def test_what_is_wrong_twice_costs_that_message_and_is_counted(twin: Twin):
+    twin.lender = lied_to(twin, flip, 1000)
+    got = twin.read("orders", 0, 0)
+    assert [m.queue_offset for m in got][:3] == [1, 2, 3]
+    assert (got.damaged, got.first_damaged) == (1, 0)
+    assert twin.lender.damaged == 1
+
+
+def test_an_object_that_is_gone_is_no_reason_to_go_on(twin: Twin, tmp_path: Path):
+    for each in (tmp_path / "cold").rglob("orders/0/COMMIT_LOG/*"):
+        each.unlink()
+    twin.store.read("orders", 0, 5)
+    want = twin.lender.take()
+    assert want is not None
+    with pytest.raises(TierDamaged, match="not there"):
+        twin.lender.fulfil(want)
+    again = twin.store.read("orders", 0, 5)
+    assert (again.status, again.next_offset) == (GetStatus.IN_TIER, 5)
+
+
+def test_blocks_on_the_disk_are_bounded_and_checked(tmp_path: Path):
+    disk = DiskBlocks(tmp_path, 10 * BLOCK, BLOCK)
+    assert list(tmp_path.iterdir()) == []  # nothing is left of it, whatever ends the process
+    for number in range(20):
+        disk.put(("object", number), bytes([number]) * 1000)
+        disk.get(("object", 0))
+    assert disk.get(("object", 0)) == bytes(1000)  # asked for again and again
+    assert disk.get(("object", 1)) is None
+    assert disk.get(("object", 19)) == b"\x13" * 1000
+    os.pwrite(disk._file.fileno(), b"x" * 10 * BLOCK, 0)
+    assert disk.get(("object", 19)) is None
+    assert disk.failures == 1
+    disk.forget("object")
+    assert disk.get(("object", 0)) is None
+    disk.close()
