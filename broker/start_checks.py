@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import importlib
+import importlib.util
 import ipaddress
 import os
 import re
@@ -283,6 +283,32 @@ def _extras(ask: Ask) -> Iterator[SettingProblem]:
             text = f"metricsExporterType={kind} needs the OpenTelemetry SDK"
             mend = "pip install 'rocketmq-pystore[otlp]'"
             yield _problem(s, "metricsExporterType", text, mend)
+    tier = s["tieredStoreFilePath"]
+    if "://" in tier and importlib.util.find_spec("obstore") is None:
+        text = f"tieredStoreFilePath = {tier} needs a package that is not installed"
+        yield _problem(s, "tieredStoreFilePath", text, "pip install 'rocketmq-pystore[cold]'")
+    elif tier and "://" not in tier:
+        yield from _of_tier(s, tier)
+
+
+def _of_tier(s: Settings, folder: str) -> Iterator[SettingProblem]:
+    """Yields why a folder cannot be that of a cold tier, before anything waits for it."""
+    from pystore.cold.failures import NotATier
+    from pystore.cold.objects import open_objects
+    from pystore.cold.places import broker_folder
+    from pystore.cold.tier import refuse_upstreams
+
+    why, mend = _why_not(Path(folder)), "name another directory, or make this one"
+    try:
+        if not why:
+            own = broker_folder(str(s["brokerClusterName"]), str(s["brokerName"]))
+            refuse_upstreams(open_objects(folder).below(own))
+    except NotATier as taken:
+        why, mend = taken.text, taken.next_step
+    except StoreError as failed:
+        why = str(failed)
+    if why:
+        yield _problem(s, "tieredStoreFilePath", f"tieredStoreFilePath = {folder}: {why}", mend)
 
 
 def _of_grpc(ask: Ask) -> Iterator[SettingProblem]:

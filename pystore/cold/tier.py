@@ -43,7 +43,8 @@ from pystore.cold.places import (
 from pystore.format.units import UNIT
 
 __all__ = ["BrokerTier", "Extent", "JavaTier", "Place", "QueueSpan", "Tier", "TierView",
-           "find_brokers", "is_tier", "new_tier", "open_tier", "span_of"]  # fmt: skip
+           "find_brokers", "is_tier", "new_tier", "open_tier", "refuse_upstreams",
+           "span_of"]  # fmt: skip
 
 #: Manifests of many queues are fetched by so many threads.
 _AT_ONCE = 16
@@ -162,6 +163,16 @@ def open_tier(path: str | os.PathLike[str]) -> Tier | JavaTier:
     if MANIFESTS in below.folders():
         return Tier(below, one.cluster, one.broker)
     return JavaTier(below, one.cluster, one.broker)
+
+
+def refuse_upstreams(objects: ObjectStore) -> None:
+    """Refuses to write where upstream's own tier of a broker lies, whose writer knows nothing of
+    ours. Raises: NotATier, TierUnreachable."""
+    folders = objects.folders()
+    if MANIFESTS not in folders and _is_broker(objects, folders):
+        error = NotATier("RocketMQ's own tier lies there", objects.address)
+        error.next_step = "name another place, and copy it there with: pystore cold fetch"
+        raise error
 
 
 def new_tier(path: str | os.PathLike[str], cluster: str, broker: str) -> Tier:

@@ -9,6 +9,7 @@ from duty_kit import SEGMENT, bodies_of, cold_of, manifest_of, opened, settle, t
 
 import pystore
 from broker.services.cold.pace import PutBudget
+from broker.start_checks import read_start
 from pystore.cold.failures import NotATier
 from pystore.cold.reader import ColdReader
 from pystore.cold.upkeep import collect, verify
@@ -18,6 +19,15 @@ from pystore.native import lib
 def fill(store: pystore.Store, topic: str = "orders", count: int = 300, queues: int = 3) -> None:
     for number in range(count):
         store.put(topic, f"{topic} {number} ".encode() * 20, queue=number % queues)
+
+
+@pytest.mark.parametrize(
+    "address", ["s3://key:word@bucket/cold", "s3://bucket?secret=1", "ftp://host/x", "s3://"]
+)
+def test_an_address_with_secrets_or_without_a_bucket_is_refused(address: str):
+    (problem,) = read_start(None, {"tieredStoreFilePath": address})[1]
+    assert problem.is_error and problem.name == "tieredStoreFilePath"
+    assert ":word" not in str(problem)
 
 
 def test_what_no_slave_has_is_not_written_out(tmp_path: Path):

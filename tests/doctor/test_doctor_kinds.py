@@ -319,11 +319,16 @@ def test_a_tier_that_lacks_much_is_named() -> None:
 
 
 def test_a_tier_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
-    (tmp_path / "cold").write_text("a file, where a folder is to be")
     with Broker(tmp_path / "store", listenPort=0, tieredStoreFilePath=tmp_path / "cold") as broker:
         cold = broker.services.cold
         assert cold is not None
-        until(lambda: cold.problem, "a look at the tier")
+        (tmp_path / "cold").write_text("a file, where a folder is to be")
+
+        def looked() -> str:
+            cold.handle.looked_s = None
+            return cold.problem
+
+        until(looked, "a look at the tier")
         assert "cannot be used" in found(broker.address, "tier-unreachable").text
 
 

@@ -12,11 +12,9 @@ from collections.abc import Callable
 
 from broker.loop.safe_log import SafeLogger
 from pystore import QueueInfo, Store
-from pystore.cold.failures import NotATier
 from pystore.cold.manifest import Manifest
-from pystore.cold.places import MANIFESTS
 from pystore.cold.push import continues
-from pystore.cold.tier import QueueSpan, Tier, find_brokers, new_tier, span_of
+from pystore.cold.tier import QueueSpan, Tier, new_tier, refuse_upstreams, span_of
 
 __all__ = ["TierHandle"]
 
@@ -116,15 +114,7 @@ class TierHandle:
 
     def _opened(self) -> Tier:
         tier = new_tier(self.address, *self._names)
-        if not tier.queues():
-            folders = tier.objects.folders()
-            if MANIFESTS not in folders and find_brokers(tier.objects):
-                error = NotATier("RocketMQ's own tier lies there", tier.objects.address)
-                error.next_step = (
-                    "set tieredStoreFilePath to another place, and copy it there with: pystore cold"
-                    f" fetch {self.address} PLACE"
-                )
-                raise error
+        refuse_upstreams(tier.objects)
         return tier
 
     def see_deletions(self) -> None:
