@@ -77,9 +77,12 @@ def test_a_topic_made_again_shows_nothing_of_before(tmp_path: Path):
         settle(cold, store)
         store.delete_topic("orders")
         store.put("orders", b"new", queue=0)
+        told: list[tuple[str, int]] = []
+        cold.handle.on_note.append(lambda *place: told.append(place))
         assert cold.handle.spans() != []
         cold.handle.see_deletions()
         assert cold.handle.spans() == []
+        assert sorted(told) == [("orders", queue) for queue in range(3)]
         settle(cold, store)
         assert [(s.queue, s.start, s.end) for s in cold.handle.spans()] == [(0, 0, 1)]
         assert bodies_of(ColdReader(tmp_path / "cold"), "orders") == {(0, 0): b"new"}

@@ -47,7 +47,7 @@ class TierHandle:
         self.looked_s: float | None = None
         #: Called in the thread that looked, after a look that succeeded.
         self.on_look: list[Callable[[], None]] = []
-        #: Called with topic and queue of a manifest that was taken over, in that thread.
+        #: Called with topic and queue whose span is another one, in whatever thread.
         self.on_note: list[Callable[[str, int], None]] = []
 
     # ---- what is out there ----
@@ -63,10 +63,17 @@ class TierHandle:
     def hide(self, topic: str) -> None:
         """Hides a topic that is deleted, whose name may be used again at once."""
         self.hidden[topic] = time.monotonic()
+        self._tell_of(topic)
 
     def show(self, topic: str) -> None:
         """Shows a topic again: nothing of before is in the tier any more."""
-        self.hidden.pop(topic, None)
+        if self.hidden.pop(topic, None) is not None:
+            self._tell_of(topic)
+
+    def _tell_of(self, topic: str) -> None:
+        for place in [each for each in list(self._spans) if each[0] == topic]:
+            for told in self.on_note:
+                told(*place)
 
     def queues_of(self, topic: str) -> list[int]:
         """Returns the queues that the tier knows of a topic, whether it is hidden or not."""
@@ -129,8 +136,9 @@ class TierHandle:
         about to be deleted stays hidden for a while."""
         now_s = time.monotonic()
         for topic, queue in tier.queues():
-            if topic in deleted and not self.is_present(tier.manifest(topic, queue)):
-                self.hidden.setdefault(topic, now_s)
+            past = topic in deleted and topic not in self.hidden
+            if past and not self.is_present(tier.manifest(topic, queue)):
+                self.hide(topic)
         for topic, since_s in list(self.hidden.items()):
             if topic not in deleted and self._store.queues(topic) and now_s > since_s + _SOON_S:
                 self.show(topic)
