@@ -206,7 +206,7 @@ chaos: build ## ten minutes of Python clients that come and go beside Java membe
 ##@ Measure
 
 bench: build ## benches of the store; machine and settings are printed with the figures
-	@$(PY) -m pytest benches -q --benchmark-only
+	@$(PY) -m benches store && $(PY) -m benches spark
 
 include benches/Makefile.inc
 
@@ -310,7 +310,7 @@ include tools/aarch64.inc
 
 clean: ## remove what builds left; .venv stays
 	@rm -rf build dist *.egg-info pystore/native/*.so pystore/native/_core*.c
-	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
 
 # ---- the C tests: the core is compiled once a sanitizer ----

@@ -17,8 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import pystore
-from benches.harness import TOPIC, Given, Row, bodies, flat, fresh
-from benches.test_recovery import into_cache
+from benches.harness import TOPIC, Given, Row, bodies, flat, fresh, into_cache
 from pystore.audit import verify
 from pystore.audit.layout import look
 from pystore.repair.scratch import make_derived

@@ -21,10 +21,9 @@ from typing import Any, NamedTuple
 
 import pystore
 from benches import harness
-from benches.harness import TOPIC, Given, Row, bodies, family_cpu_s, flat, fresh
+from benches.harness import TOPIC, Given, Row, bodies, family_cpu_s, flat, fresh, into_cache
 from benches.jobs import fill, session
 from benches.peer_servers import FETCHED, Missing, fetch_jars, kafka
-from benches.test_recovery import into_cache
 from spark_ext.source import RocketmqSource
 
 SIZE = 200

@@ -52,7 +52,6 @@ TOPICS = {
 #: A group that consumes in order, and the request that makes it.
 _ORDERED, _GROUP = "bench-ordered", 200
 #: What is aimed at: times Apache's rate, part of its processor time, of its memory, seconds.
-_RATES = {"send": 1.5, "take": 1.5, "tx": 1.5}
 _CPU, _MEMORY, _START_S = 2.0, 5.0, 0.5
 _STARTS = 5
 

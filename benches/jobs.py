@@ -34,8 +34,18 @@ from typing import Any
 
 import pystore
 from benches import harness
-from benches.harness import QUEUES, ROOT, TOPIC, Given, Row, bodies, command_of, flat, fresh
-from benches.test_recovery import into_cache
+from benches.harness import (
+    QUEUES,
+    ROOT,
+    TOPIC,
+    Given,
+    Row,
+    bodies,
+    command_of,
+    flat,
+    fresh,
+    into_cache,
+)
 from pystore.cli import main as program
 
 SIZE = 1024

@@ -37,9 +37,9 @@ QUEUES = """
 ## Opening many queues
 
 A store with one message in each of its queues, closed cleanly, on `tmpfs`; processor time of one
-opening, on a machine that did other work as well (`pytest benches/test_queues.py`; single runs, not
-kept). The files of queues are listed and read, and mapped when they are asked for: at most
-`mappedFilesMax` of them, 16,384, stay mapped.
+opening, on a machine that did other work as well (`python -m benches store --only queues`; single
+runs, not kept). The files of queues are listed and read, and mapped when they are asked for: at
+most `mappedFilesMax` of them, 16,384, stay mapped.
 
 | queues | open | reader | mapped after open, by a reader |
 |---|---|---|---|
@@ -471,7 +471,7 @@ def first_screen() -> list[str]:
 
 def page() -> str:
     """The text of docs/benchmarks.md."""
-    peers, own = run_of("peers"), run_of("bench")
+    peers, own = run_of("peers"), run_of("store")
     ratios = [row for row in peers["rows"] if row["unit"] == "x"]
     rates = [row for row in peers["rows"] if row["unit"] != "x"]
     lines = [HEAD, *first_screen(), ABOUT]

@@ -151,6 +151,18 @@ BENCHES = (
         slow=True,
     ),
     Bench(
+        "spark", "the Spark source beside one that yields a prepared batch: columns, what a"
+        " partition costs, planning",
+        {"only": ("columns", "partition", "plan")}, "", slow=True, java=True,
+    ),
+    Bench(
+        "store", "the store alone: puts, `SYNC_FLUSH`, reads, Arrow, SQL92, starts, memory, delay"
+        " levels",
+        {"only": ("append", "put", "sync", "read", "sql", "recovery", "queues", "memory",
+                  "levels")},
+        "", slow=True,
+    ),
+    Bench(
         "tier", "writing messages out to a cold tier in a folder, and sends beside it",
         {"rounds": 3, "mb": 2000, "seconds": 8.0}, "--rounds 1 --mb 20 --seconds 0.3", slow=True,
     ),

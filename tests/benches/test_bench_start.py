@@ -21,19 +21,15 @@ ROOT = Path(__file__).resolve().parents[2]
 BENCHES = ROOT / "benches"
 QUICK = {each.name: each.quick for each in table.BENCHES if not each.slow}
 LONG = {each.name: each.quick for each in table.BENCHES if each.slow}
-#: Files of `make bench` that start Spark.
-SLOW = ("test_spark",)
 WITH_JAVA = {each.name for each in table.BENCHES if each.java}
 ENVIRONMENT = {"PS_BENCH_SCALE": "0.002", "PS_BENCH_OPEN_GB": "0.01"}
 
 
 def run(words: list[str], folder: Path) -> None:
     folders = {"PS_BENCH_DIR": str(folder), "PS_BENCH_RESULTS": str(folder)}
-    # pytest-benchmark measures nothing in a process that looks like a worker of xdist.
-    outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
         [sys.executable, "-m", *words],
-        cwd=ROOT, env={**outer, **ENVIRONMENT, **folders},
+        cwd=ROOT, env={**os.environ, **ENVIRONMENT, **folders},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
@@ -66,18 +62,6 @@ def test_a_long_program_starts_works_and_ends(name: str, tmp_path: Path) -> None
     if name in WITH_JAVA and shutil.which("java") is None:
         pytest.skip("Java is not installed")
     run(["benches", name, *LONG[name].split()], tmp_path)
-
-
-@pytest.mark.long
-def test_the_benches_of_the_store_start_work_and_end(tmp_path: Path) -> None:
-    files = [str(path) for path in sorted(BENCHES.glob("test_*.py")) if path.stem not in SLOW]
-    run(["pytest", "-q", "-p", "no:cacheprovider", "--benchmark-only", *files], tmp_path)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", SLOW)
-def test_a_long_bench_of_the_store_starts_works_and_ends(name: str, tmp_path: Path) -> None:
-    run(["pytest", "-q", "--benchmark-only", str(BENCHES / f"{name}.py")], tmp_path)
 
 
 @pytest.mark.long

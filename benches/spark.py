@@ -2,6 +2,8 @@
 
 The prepared batch is what the pipe from a Python worker to Spark can carry at most; a ratio to it
 says what reading a store adds. Both take turns. Figures of the driver's planning need no session.
+
+    python -m benches spark [--only columns,partition,plan]
 """
 
 from __future__ import annotations
@@ -9,18 +11,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import struct
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import pystore
-from benches.harness import ROOT, SCALE, Row, bodies, family_cpu_s, flat, fresh
-
-pytest.importorskip("pyspark", reason="PySpark is not installed")
+from benches.harness import ROOT, SCALE, Given, Row, bodies, family_cpu_s, flat, fresh
+from benches.jobs import session
+from spark_ext import schema
 
 TOPIC = "bench"
 SIZE = 200
@@ -32,31 +35,9 @@ PARTITIONS = 200
 BIG_GB = 100
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    if shutil.which("java") is None:
-        pytest.skip("Java is not installed")
-    from pyspark.sql import SparkSession
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYTHONPATH", os.pathsep.join([*filter(None, sys.path), str(ROOT)]))
-        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        session = (
-            SparkSession.builder.master("local[2]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.log.level", "OFF")
-            .config("spark.driver.memory", "2g")
-            .getOrCreate()
-        )
-        yield session
-        session.stop()
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Path]:
-    """The messages of the bench, in the page cache."""
+@contextmanager
+def messages() -> Iterator[Path]:
+    """A store with the messages of the bench, in the page cache."""
     path = fresh("spark")
     at_once = 100_000
     column = flat(bodies(at_once, SIZE))
@@ -135,59 +116,28 @@ def turns(
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
-def default_columns() -> str:
-    from spark_ext import schema
-
-    return schema.ddl((), "json")
-
-
-def all_columns() -> str:
-    from spark_ext import schema
-
-    return schema.ddl(tuple(schema.COLUMNS), "map")
-
-
-@pytest.mark.parametrize(
-    ("name", "ddl", "target", "share"),
-    [
-        (
-            "offset, time, body",
-            lambda: (
-                "queueOffset long NOT NULL, storeTimestamp timestamp NOT NULL, body binary NOT NULL"
-            ),
-            4e6,
-            0.8,
-        ),
-        ("the default columns", default_columns, None, 0.8),
-        ("all 20 columns", all_columns, None, 0.8),
-        ("queueOffset, tags", lambda: "queueOffset long NOT NULL, tags string", 8e6, None),
-    ],
-)
-def test_columns(
-    measure: Any,
-    spark: Any,
-    store: Path,
-    name: str,
-    ddl: Callable[[], str],
-    target: Any,
-    share: Any,
-) -> None:
+def columns(spark: Any, store: Path) -> Iterator[Row]:
     """Everything to the noop sink, beside the prepared batch."""
-    ours, theirs = turns(spark, store, ddl())
+    three = "queueOffset long NOT NULL, storeTimestamp timestamp NOT NULL, body binary NOT NULL"
     mode = "2 cores, noop sink"
-    measure.benchmark.pedantic(lambda: None)
-    what = f"spark, {name}"
-
-    def add(label: str, unit: str, rounds: list[float], goal: float | None = None) -> None:
-        smaller = unit.startswith(" us")
-        measure.add(Row(what + label, PAYLOAD, mode, unit, rounds, goal, smaller=smaller))
-
-    add("", " rows/s", [COUNT / wall for wall, _ in ours], target)
-    add(": prepared batch", " rows/s", [COUNT / wall for wall, _ in theirs])
-    add(": ratio", "x", [b[0] / a[0] for a, b in zip(ours, theirs, strict=True)], share)
-    add(": processor time", " us/row", [1e6 * cpu / COUNT for _, cpu in ours])
-    add(": prepared, processor time", " us/row", [1e6 * cpu / COUNT for _, cpu in theirs])
-    add(": ratio of it", "x", [b[1] / a[1] for a, b in zip(ours, theirs, strict=True)], share)
+    for name, ddl, target, share in (
+        ("offset, time, body", three, 4e6, 0.8),
+        ("the default columns", schema.ddl((), "json"), None, 0.8),
+        ("all 20 columns", schema.ddl(tuple(schema.COLUMNS), "map"), None, 0.8),
+        ("queueOffset, tags", "queueOffset long NOT NULL, tags string", 8e6, None),
+    ):
+        ours, theirs = turns(spark, store, ddl)
+        ratios = [[b[i] / a[i] for a, b in zip(ours, theirs, strict=True)] for i in (0, 1)]
+        for label, unit, rounds, goal in (
+            ("", " rows/s", [COUNT / wall for wall, _ in ours], target),
+            (": prepared batch", " rows/s", [COUNT / wall for wall, _ in theirs], None),
+            (": ratio", "x", ratios[0], share),
+            (": processor time", " us/row", [1e6 * cpu / COUNT for _, cpu in ours], None),
+            (": prepared, processor time", " us/row", [1e6 * c / COUNT for _, c in theirs], None),
+            (": ratio of it", "x", ratios[1], share),
+        ):
+            what, smaller = f"spark, {name}{label}", unit == " us/row"
+            yield Row(what, PAYLOAD, mode, unit, rounds, goal, smaller=smaller)
 
 
 def small_partitions() -> Any:
@@ -224,7 +174,7 @@ def small_partitions() -> Any:
     return Small
 
 
-def test_partition_overhead(measure: Any, spark: Any, store: Path) -> None:
+def partition(spark: Any, store: Path) -> Iterator[Row]:
     """What a partition costs beyond its rows, beside what Spark charges a source that does
     nothing."""
     spark.dataSource.register(small_partitions())
@@ -245,16 +195,13 @@ def test_partition_overhead(measure: Any, spark: Any, store: Path) -> None:
     costs("rocketmq"), costs("small")
     pairs = [(costs("rocketmq"), costs("small")) for _ in range(TURNS)]
     mode = f"2 cores, {PARTITIONS} of them"
-    measure.benchmark.pedantic(lambda: None)
-
-    def add(label: str, unit: str, rounds: list[float], goal: float | None = None) -> None:
-        what = f"spark, a partition{label}"
-        measure.add(Row(what, "10 rows", mode, unit, rounds, goal, smaller=True))
-
-    add("", " ms", [ours[0] for ours, _ in pairs], 15)
-    add(": a source that does nothing", " ms", [theirs[0] for _, theirs in pairs])
-    add(": processor time", " ms", [ours[1] for ours, _ in pairs])
-    add(": nothing, processor time", " ms", [theirs[1] for _, theirs in pairs])
+    for label, rounds, goal in (
+        ("", [ours[0] for ours, _ in pairs], 15),
+        (": a source that does nothing", [theirs[0] for _, theirs in pairs], None),
+        (": processor time", [ours[1] for ours, _ in pairs], None),
+        (": nothing, processor time", [theirs[1] for _, theirs in pairs], None),
+    ):
+        yield Row(f"spark, a partition{label}", "10 rows", mode, " ms", rounds, goal, smaller=True)
 
 
 # ---- planning, without a session ----
@@ -266,8 +213,6 @@ def grow_sparse(path: Path, segments: int) -> None:
     The one segment of the store is moved to the end of the log, its records with it; the segments
     before it hold nothing but a blank that closes each. Queues go on pointing to the records.
     """
-    import struct
-
     log = path / "commitlog"
     (only,) = sorted(log.iterdir())
     size = only.stat().st_size
@@ -316,8 +261,6 @@ print(json.dumps({"seconds": seconds, "parts": len(parts), "mb": int(peak) / 102
 
 def planned(path: Path, **options: object) -> dict[str, Any]:
     """A planner's process of its own, as Spark's is, for its time and its peak memory."""
-    import subprocess
-
     given = {"path": str(path), **{k: str(v) for k, v in options.items()}}
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(ROOT)])}
     done = subprocess.run(
@@ -331,7 +274,7 @@ def planned(path: Path, **options: object) -> dict[str, Any]:
     return told
 
 
-def test_planning_a_large_store(measure: Any) -> None:
+def plan_of_large_store() -> Iterator[Row]:
     """A hundred segments of 1 GiB, sparse: time and memory of the plan."""
     path = fresh("spark-large")
     with pystore.open(path) as opened:
@@ -340,15 +283,14 @@ def test_planning_a_large_store(measure: Any) -> None:
     grow_sparse(path, BIG_GB)
     runs = [planned(path) for _ in range(TURNS)]
     shutil.rmtree(path)
-    measure.benchmark.pedantic(lambda: None)
     what = f"spark, plan of {BIG_GB} GiB"
     mode = f"{BIG_GB} segments, sparse"
     times, memory = [r["seconds"] for r in runs], [r["mb"] for r in runs]
-    measure.add(Row(what, PAYLOAD, mode, " s", times, 5, smaller=True))
-    measure.add(Row(f"{what}, memory", PAYLOAD, mode, " MB", memory, 200, smaller=True))
+    yield Row(what, PAYLOAD, mode, " s", times, 5, smaller=True)
+    yield Row(f"{what}, memory", PAYLOAD, mode, " MB", memory, 200, smaller=True)
 
 
-def test_planning_is_flat(measure: Any) -> None:
+def plan_of_range() -> Iterator[Row]:
     """The same range of time out of a store ten times as large costs the same."""
     rounds: dict[str, list[float]] = {"small": [], "large": []}
     stores: dict[str, tuple[Path, int, int]] = {}
@@ -372,18 +314,20 @@ def test_planning_is_flat(measure: Any) -> None:
             rounds[name].append(told["seconds"])
     for path, _, _ in stores.values():
         shutil.rmtree(path)
-    measure.benchmark.pedantic(lambda: None)
     ratios = [b / a for a, b in zip(rounds["small"], rounds["large"], strict=True)]
     for name, times in rounds.items():
-        measure.add(Row(f"spark, plan of a time range, {name} store", PAYLOAD, "", " s", times))
-    measure.add(
-        Row(
-            "spark, plan: ten times the store",
-            PAYLOAD,
-            "same range",
-            "x",
-            ratios,
-            1.5,
-            smaller=True,
-        )
-    )
+        yield Row(f"spark, plan of a time range, {name} store", PAYLOAD, "", " s", times)
+    what = "spark, plan: ten times the store"
+    yield Row(what, PAYLOAD, "same range", "x", ratios, 1.5, smaller=True)
+
+
+def bench(given: Given) -> Iterator[Row]:
+    if {"columns", "partition"} & set(given.only):
+        with session("local[2]") as spark, messages() as store:
+            if "columns" in given.only:
+                yield from columns(spark, store)
+            if "partition" in given.only:
+                yield from partition(spark, store)
+    if "plan" in given.only:
+        yield from plan_of_large_store()
+        yield from plan_of_range()
