@@ -60,6 +60,7 @@ from pystore.meta._database import Fingerprint
 from pystore.meta._rows import MetaStore
 from pystore.meta._tables import DelayOffsets, Offsets, Table, check_number
 from pystore.meta.configfiles import (
+    LMQ_OFFSETS,
     RAW_FILES,
     SECTIONS,
     ConsumerOffset,
@@ -84,9 +85,6 @@ __all__ = [
 
 _log = logging.getLogger("pystore")
 
-#: Where a Java broker with enableLmq has the offsets of all groups, in the form of
-#: consumerOffset.json.
-_LMQ_OFFSETS = "lmqConsumerOffset.json"
 #: What is done about a config file without taking its content.
 _WITHOUT_FILES = ("kept", "rebuilt")
 #: What is open here, by process, device and inode of the folder. What nobody holds any more is gone
@@ -568,25 +566,25 @@ class Metadata(MetaStore, ClosedByWith):
         broker with enableLmq keeps the progress of all groups in lmqConsumerOffset.json and leaves
         consumerOffset.json as it was, one without it the reverse: what was written last counts,
         where both know a group."""
-        if _LMQ_OFFSETS not in found:
+        if LMQ_OFFSETS not in found:
             return ()
         section = SECTIONS["offsets"]
         try:
-            light = section.loads(found[_LMQ_OFFSETS][0])
+            light = section.loads(found[LMQ_OFFSETS][0])
         except ValueError as bad:
-            _log.warning("Offsets of %s are not taken: %s", _LMQ_OFFSETS, bad)
+            _log.warning("Offsets of %s are not taken: %s", LMQ_OFFSETS, bad)
             return ()
         known = replace(self._state.prints.get(section.file, Fingerprint()))
         data, plain, print_ = found.get(section.file, (b"", self._state.parts["offsets"], known))
         rows = [plain.rows, light.rows]
-        later = _mtime(folder / section.file) > _mtime(folder / _LMQ_OFFSETS)
+        later = _mtime(folder / section.file) > _mtime(folder / LMQ_OFFSETS)
         if section.file in found and later:
             rows.reverse()
         united = {pair: dict(queues) for pair, queues in rows[0].items()}
         for pair, queues in rows[1].items():
             united.setdefault(pair, {}).update(queues)
         found[section.file] = data, replace(plain, rows=united), print_
-        return section.file, _LMQ_OFFSETS
+        return section.file, LMQ_OFFSETS
 
     def _put_print(self, file: str, print_: Fingerprint, txn: Any) -> None:
         with contextlib.suppress(OSError):
@@ -632,7 +630,7 @@ class Metadata(MetaStore, ClosedByWith):
         """Encodes the file, None when there is nothing to write."""
         if name not in SECTIONS:
             data = self._state.raw.get(file)
-            if file != _LMQ_OFFSETS or data is None:
+            if file != LMQ_OFFSETS or data is None:
                 return data
             # The progress of all groups of a Java broker with enableLmq, which reads no other file.
             own = javajson.loads(data)
@@ -664,7 +662,7 @@ class Metadata(MetaStore, ClosedByWith):
                 if last is None or not 0 <= now - last < pauses.get(name, 0):
                     due.add(name)
             if "offsets" in due:
-                due.add(_LMQ_OFFSETS)
+                due.add(LMQ_OFFSETS)
             written = self._export(due)
             for name in due:
                 self._exported[name] = now

@@ -20,6 +20,17 @@ static bool find_record(ps_store *s, int64_t physical, ps_mapfile **mf, const ui
            r->physical_offset == physical;
 }
 
+/* Whether the record is this one of the queue: files are not believed over the log. */
+static bool is_of_queue(const ps_record *r, const ps_light_unit *u, const char *name, int32_t len) {
+    ps_multi m;
+    if (r->size != u->size || !ps_multi_of(r, &m)) return false;
+    while (ps_multi_next(&m))
+        if (m.mu_as.queue_offset == u->offset && m.mu_as.topic_len == len &&
+            memcmp(m.mu_as.topic, name, (size_t)len) == 0)
+            return true;
+    return false;
+}
+
 /* Whether the log has what the files say last. */
 static bool is_of_this_log(ps_store *s) {
     const ps_light_queue *q;
@@ -27,14 +38,10 @@ static bool is_of_this_log(ps_store *s) {
     ps_light_unit u;
     ps_mapfile *mf;
     ps_record r;
-    ps_multi m;
     if (!ps_light_last(&s->st_light, &u, &q) || u.physical < atomic_load(&s->st_log.lg_min))
         return true;
-    bool found = false;
-    if (find_record(s, u.physical, &mf, &at, &r) && r.size == u.size && ps_multi_of(&r, &m))
-        while (!found && ps_multi_next(&m))
-            found = m.mu_as.queue_offset == u.offset && m.mu_as.topic_len == q->lq_len &&
-                    memcmp(m.mu_as.topic, q->lq_name, q->lq_len) == 0;
+    bool found = find_record(s, u.physical, &mf, &at, &r) &&
+                 is_of_queue(&r, &u, q->lq_name, q->lq_len);
     ps_mapfile_unref(mf);
     return found;
 }
@@ -185,8 +192,9 @@ int64_t ps_lights_last_ms(ps_store *s, const char *name, int32_t len) {
     return ms;
 }
 
-static int32_t read_units(ps_store *s, const ps_light_unit *units, int32_t count,
-                          ps_light_record *out, uint8_t *to, int64_t room, int64_t *need) {
+static int32_t read_units(ps_store *s, const char *name, int32_t len, const ps_light_unit *units,
+                          int32_t count, ps_light_record *out, uint8_t *to, int64_t room,
+                          int64_t *need) {
     int64_t used = 0;
     *need = 0;
     for (int32_t i = 0; i < count; i++) {
@@ -194,7 +202,8 @@ static int32_t read_units(ps_store *s, const ps_light_unit *units, int32_t count
         ps_mapfile *mf;
         ps_record r;
         out[i] = (ps_light_record){units[i].offset, units[i].physical, 0, 0};
-        bool found = find_record(s, units[i].physical, &mf, &at, &r);
+        bool found = find_record(s, units[i].physical, &mf, &at, &r) &&
+                     is_of_queue(&r, &units[i], name, len);
         if (found && used + r.size > room) {
             if (i == 0) *need = r.size;
             ps_mapfile_unref(mf);
@@ -223,7 +232,7 @@ int32_t ps_lights_read(ps_store *s, const char *name, int32_t len, int64_t from,
     e->code = 0;
     int32_t n = ps_light_units(&s->st_light, name, len, from, atomic_load(&s->st_log.lg_min), units,
                                count, e);
-    if (n > 0) n = read_units(s, units, n, out, to, room, need);
+    if (n > 0) n = read_units(s, name, len, units, n, out, to, room, need);
     ps_leave(s);
     return n;
 }

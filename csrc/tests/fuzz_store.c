@@ -1,7 +1,7 @@
-/* Fuzzes all that reads the files of a store's folder: log, units, index files, checkpoint, ends of
- * queues, deleted topics, by a writer, by a reader and by an audit. The store lies in memory
- * (memory_io.h) and is small; between runs only what one has changed is put back, since this is
- * most of their time. Driver and settings: fuzz_command.c; the museum is tests/fuzz/museum/store.
+/* Fuzzes all that reads the files of a store's folder: log, units, those of light queues, index
+ * files, checkpoint, ends of queues, deleted topics, by a writer, by a reader and by an audit.
+ * The store lies in memory (memory_io.h) and is small; between runs only what one has changed is
+ * put back, since this is most of their time. Driver and settings: fuzz_command.c; the museum is tests/fuzz/museum/store.
  * An input is the number of the file that it replaces, what is done then (MODE_), how (FLAG_), five
  * bytes that nobody reads, and the file's bytes. The log has as many inputs as all other kinds of
  * file (KINDS), whose readers fuzz_files.c meets more often; the end of a run says how many.
@@ -13,10 +13,14 @@
 #include "base/bytes.h"
 #include "base/crc.h"
 #include "check.h"
+#include "format/multi.h"
+#include "light/slot.h"
 #include "memory_io.h"
+#include "store/lights.h"
 #include "store/store.h"
 
 enum { INPUT_MAX = 64 << 10, HEAD = 8, BASE_MAX = 64, MESSAGES = 15, DELETED = 3, QUEUES = 2 };
+enum { LIGHTS = 6 }; /* messages that are in light queues, too */
 enum { BODY = 300, SEGMENT = 4096, QUEUE_FILE = 80, SLOTS = 8, ENTRIES = 7 };
 enum { MODE_READER = 1, MODE_CRASHED = 2, MODE_AUDIT = 4, MODE_ABANDON = 8, MODES = 16 };
 enum { FLAG_BEGIN = 1 }; /* the bytes are the file's first ones, the others are as they were */
@@ -29,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* Where the files of a kind lie; the last one: all others. */
 static const char *const KINDS[] = {ROOT "/commitlog/", ROOT "/consumequeue/", ROOT "/index/",
-                                    ROOT "/checkpoint", ROOT "/"};
+                                    ROOT "/checkpoint", ROOT "/lightqueue/", ROOT "/"};
 enum { KIND_COUNT = sizeof KINDS / sizeof *KINDS };
 
 /* The sound store. */
@@ -64,12 +68,15 @@ static ps_conf conf_of(void) {
 
 static void put_all(ps_store *s) {
     static const char names[2][8] = {"topic-a", "b"};
-    char body[BODY + 1], text[40];
+    char body[BODY + 1], text[100];
     ps_put_result out;
     for (int i = 0; i < MESSAGES; i++) {
         ps_topic *t = ps_topic_open(s, names[i % 5 == 0], (int32_t)strlen(names[i % 5 == 0]), 1,
                                     NULL);
         int len = snprintf(text, sizeof text, "TAGS\1t%d\2KEYS\1k%d\2", i % 3, i);
+        if (i % 5 == 1 || i % 5 == 2) /* of the topic that stays */
+            len += snprintf(text + len, sizeof text - (size_t)len,
+                            "INNER_MULTI_DISPATCH\1%%LMQ%%$topic-a$%c\2", 'x' + i % 5);
         snprintf(body, sizeof body, "body %-*d", BODY - 5, i);
         CHECK_EQ(0, ps_put(t, i % QUEUES, 0, body, BODY, text, len, 1, &out));
     }
@@ -82,6 +89,7 @@ static void make_base(void) {
     memory_make("/", NULL);
     ps_store *s = ps_store_open(&c, &memory_io, NULL, NULL, &e);
     CHECK(s != NULL);
+    CHECK_EQ(0, ps_lights_begin(s, &e));
     put_all(s);
     CHECK_EQ(0, ps_store_close(s, &e));
     ps_store_free(s);
@@ -102,6 +110,18 @@ static int64_t base_size(int i) {
     return base[i].file.bytes->size;
 }
 
+/* Of each slot, or of each name. */
+static void sum_lights(uint8_t *p, int64_t size, bool names) {
+    for (int64_t at = 0, len; at + LG_NAME_HEAD <= size; at += len) {
+        len = names ? LG_NAME_HEAD + p[at + 5] : PS_LIGHT_SLOT;
+        if (at + len > size) return;
+        if (names)
+            be32_put(p + at, ps_crc32(0, p + at + 4, (size_t)len - 4));
+        else
+            be32_put(p + at + LG_AT_CRC, ps_crc32(0, p + at, LG_AT_CRC));
+    }
+}
+
 /* The sums of our own small files are made right again, so that what they cover is read. */
 static void lay_out(int damaged, const uint8_t *data, int64_t len, int mode, bool begin) {
     const char *path = base[damaged].file.path;
@@ -118,6 +138,9 @@ static void lay_out(int damaged, const uint8_t *data, int64_t len, int mode, boo
     if (base_is(damaged, ROOT "/deletedTopics") || base_is(damaged, ROOT "/queueEnds"))
         if (len >= 8 && (mode & MODE_ABANDON) == 0)
             be32_put(there + 4, ps_crc32(0, there + 8, (size_t)len - 8));
+    if (base_is(damaged, ROOT "/lightqueue/") && (mode & MODE_ABANDON) == 0)
+        sum_lights(there, memory_files[memory_find(path)].bytes->size,
+                   base_is(damaged, ROOT "/lightqueue/names"));
     if ((mode & MODE_CRASHED) != 0) memory_put(ROOT "/abort", (const uint8_t *)"1", 1);
 }
 
@@ -147,6 +170,44 @@ static int64_t read_queues(ps_store *s) {
         }
         ps_queue_units(s, t, queues[i].queue_id, at - 4, 4, places, NULL, NULL, &e);
         ps_offset_at(s, t, queues[i].queue_id, 1, 0, &e);
+    }
+    return total;
+}
+
+/* Whether the record is the one of the light queue that it is said to be. */
+static bool is_of_light(const ps_light_row *q, const ps_light_record *one, const uint8_t *raw) {
+    ps_record r;
+    ps_multi m;
+    if (ps_record_decode(raw, one->size, &r) != PS_REC_OK || !ps_multi_of(&r, &m)) return false;
+    while (ps_multi_next(&m))
+        if (m.mu_as.queue_offset == one->offset && m.mu_as.topic_len == q->len &&
+            memcmp(m.mu_as.topic, q->name, (size_t)q->len) == 0)
+            return true;
+    return false;
+}
+
+/* Reads the light queues; how many messages there were. */
+static int64_t read_lights(ps_store *s) {
+    static ps_light_row rows[64];
+    static uint8_t raw[SEGMENT];
+    ps_light_record found[LIGHTS];
+    ps_error e = {0};
+    int64_t total = 0, need;
+    if (ps_lights_begin(s, &e) < 0) {
+        CHECK(e.text[0] != 0);
+        return -1;
+    }
+    int32_t n = ps_lights_list(s, 0, rows, 64);
+    for (int32_t i = 0; i < n; i++) {
+        e = (ps_error){0};
+        int32_t count = ps_lights_read(s, rows[i].name, rows[i].len, rows[i].low, found, LIGHTS,
+                                       raw, sizeof raw, &need, &e);
+        CHECK(count >= 0 || e.text[0] != 0);
+        for (int64_t k = 0, at = 0; k < count; at += found[k++].size) {
+            if (found[k].size == 0) continue;
+            CHECK(is_of_light(&rows[i], &found[k], raw + at));
+            total++;
+        }
     }
     return total;
 }
@@ -193,13 +254,16 @@ static void use(int damaged, int mode) {
         return;
     }
     opened++;
-    int64_t messages = read_queues(s), keys = ask_keys(s);
+    int64_t messages = read_queues(s), keys = ask_keys(s), lights = read_lights(s);
     read_log(s);
     /* What is deleted stands in no other file: without it the messages are back. */
     if (!reader && (mode & MODE_CRASHED) != 0 && !base_is(damaged, ROOT "/commitlog") &&
         !base_is(damaged, ROOT "/deletedTopics")) {
         CHECK_EQ(MESSAGES - DELETED, messages);
         CHECK_EQ(MESSAGES - DELETED, keys);
+        /* Files whose sums are right are believed, but not over the log. */
+        if (!base_is(damaged, ROOT "/lightqueue/") || (mode & MODE_ABANDON) != 0)
+            CHECK_EQ(LIGHTS, lights);
     }
     if (!reader && (mode & MODE_ABANDON) == 0) ps_store_close(s, &e);
     if ((mode & MODE_ABANDON) != 0) ps_store_abandon(s);
@@ -244,6 +308,9 @@ static void audit_all(void) {
         snprintf(path, sizeof path, ROOT "/commitlog/%020d", i * SEGMENT);
         ps_audit_add_segment(a, path, i * SEGMENT, SEGMENT, &e);
     }
+    static const int64_t first[] = {0};
+    ps_audit_light_facts lights;
+    ps_audit_light(a, first, 1, &lights, &out, &e);
     for (int32_t i = 0; i < segments; i++)
         ps_audit_segment(a, i, i == segments - 1, NULL, &facts, &out, &e);
     for (int32_t id = 0; id < QUEUES; id++)

@@ -19,6 +19,7 @@ from typing import Any
 from pystore.files import javajson
 
 __all__ = [
+    "LMQ_OFFSETS",
     "RAW_FILES",
     "SECTIONS",
     "ConsumerOffset",
@@ -369,13 +370,17 @@ SECTIONS: dict[str, Section] = {
     "delays": Section("delayOffset.json", "offsetTable", _integer_keys, dict),
 }
 
+#: Where a Java broker with enableLmq has the offsets of all groups, in the form of
+#: consumerOffset.json.
+LMQ_OFFSETS = "lmqConsumerOffset.json"
+
 #: Files that are kept as they are.
 RAW_FILES = (
     "consumerFilter.json",
     "consumerOrderInfo.json",
     "messageRequestMode.json",
     "topicQueueMapping.json",
-    "lmqConsumerOffset.json",
+    LMQ_OFFSETS,
 )
 
 

@@ -16,7 +16,8 @@ from pystore.audit import Audit, verify
 from pystore.audit.core import CoreAudit
 from pystore.audit.layout import look, look_at_log
 from pystore.errors import BadArgument, NotFound, RecordDamaged
-from pystore.files import make_folders
+from pystore.files import make_folders, os_error, replace_file
+from pystore.meta.configfiles import LMQ_OFFSETS
 from pystore.repair.census import Balance, Census
 from pystore.repair.evidence import mark_of
 from pystore.repair.journal import Journal, hold_lock, refuse_if_held
@@ -205,7 +206,8 @@ def rebuild(
     They are made beside the old ones and swapped in; the old ones lie in ``STORE/repair-TIME``
     afterwards. metadata: the database is moved aside, and the next open makes it again from
     ``config/*.json`` and the log. light_files: queues too, and those of lite topics are written as
-    a Java broker has them, a folder each in ``consumequeue/``; a later open keeps those going.
+    a Java broker has them, a folder each in ``consumequeue/``, and offsets of groups are where it
+    looks for them; a later open keeps those going.
     dry_run: check and plan, and change nothing. core: as :func:`pystore.audit.verify` takes it, for
     the audits before and after. parts: does parts of the
     making (:mod:`pystore.repair.parts`); None: the recovery of a scratch store makes all.
@@ -237,6 +239,7 @@ def rebuild(
             return Repair(str(root), actions, before)
         if light_files:
             _make_light_folders(root, conf, given, settings)
+            _make_light_offsets(root / "config", given.file_mode)
         ahead = None if parts is None else partial(derive, before.segment_keys, parts)
         counted = _census(root, given)
         journal, after = _carry_out(root, given, actions, progress, check, ahead)
@@ -253,6 +256,17 @@ def _make_light_folders(root: Path, conf: Any, given: Settings, settings: dict[s
             some, begin = reader.lights.some(begin)
             for each in some:
                 make_folders(root / "consumequeue" / each.name / "0", given.file_mode)
+
+
+def _make_light_offsets(config: Path, mode: int) -> None:
+    """Makes the file in which a Java broker with enableLmq looks for the offsets of all groups, and
+    in no other; from then on both are written. Raises: StoreIOError, DiskFull."""
+    plain, light = (config / name for name in ("consumerOffset.json", LMQ_OFFSETS))
+    try:
+        if plain.exists() and not light.exists():
+            replace_file(light, plain.read_bytes(), keep_old=False, mode=mode)
+    except OSError as failed:
+        raise os_error(failed, light) from failed
 
 
 def _census(root: Path, given: Settings) -> Census:

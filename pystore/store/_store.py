@@ -170,9 +170,12 @@ class Store(Base):
 
     def learn_topics(self) -> None:
         """Makes rows for topics that the log has and the metadata lacks, as a crash may leave them,
-        or a master that is gone. Raises: StoreError."""
+        or a master that is gone. Java's folders of lite topics are no topics' own. Raises:
+        StoreError."""
         lacking = []
         for q in self.queues():
+            if q.topic.startswith(f"{LIGHT_PREFIX}$"):
+                continue
             config = self.metadata.topics.get(q.topic)
             if config is None or config.write_queue_nums <= q.queue:
                 lacking.append(q)

@@ -54,6 +54,7 @@ def test_light_queues_are_as_java_sees_them_and_stay_so(killed: Path):
         store.lights.begin()
         assert we_see(store) == wanted
         assert store.lights.skipped == 2  # ca,cb and d/e, which Java skips too
+        assert {store.metadata.topics.get(name) for name in wanted} == {None}
     assert verify(killed, deep=True).findings == []
     with pystore.open(killed) as store:
         assert we_see(store) == wanted
@@ -66,10 +67,14 @@ def test_light_queues_are_written_as_javas_files(killed: Path):
     assert len(java) == 44
     for name in java:
         shutil.rmtree(killed / "consumequeue" / name)
+    offsets = killed / "config" / "lmqConsumerOffset.json"
+    offsets.unlink()
     with pystore.open(killed) as store:
         store.lights.begin()
+        store.metadata.offsets.commit("new", "L3_lite", 0, 1)
     assert not list((killed / "consumequeue").glob("%LMQ%*"))
     assert rebuild(killed, light_files=True).good
+    assert offsets_in(offsets)["L3_lite@new"] == {"0": 1}
     assert java == {path.parent.parent.name: path.read_bytes()
                     for path in (killed / "consumequeue").glob("%LMQ%*/0/*")}  # fmt: skip
     assert verify(killed, deep=True).findings == []
