@@ -21,7 +21,7 @@ STEPS: dict[str, str] = {
     "Lite topics do not expire just now: %s": _NOTHING,
     "Subscriptions to lite topics are not kept just now: %s": _WRITE,
     "Subscriptions to lite topics are not read: %s": "nothing; clients send them again",
-    "Subscriptions of %.80s are not taken over: %s": "nothing; the client sends them again",
+    "Subscriptions of %.80r are not taken over: %s": "nothing; the client sends them again",
     # ---- the cold tier ----
     "Cannot look at the cold tier %s: %s": _NETWORK,
     "%s keeps no blocks of the cold tier: %s": _WRITE,

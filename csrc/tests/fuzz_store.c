@@ -1,7 +1,8 @@
 /* Fuzzes all that reads the files of a store's folder: log, units, those of light queues, index
  * files, checkpoint, ends of queues, deleted topics, by a writer, by a reader and by an audit.
- * The store lies in memory (memory_io.h) and is small; between runs only what one has changed is
- * put back, since this is most of their time. Driver and settings: fuzz_command.c; the museum is tests/fuzz/museum/store.
+ * The store lies in memory (memory_io.h) and is small; between runs only what one has changed
+ * is put back, since this is most of their time. Driver and settings: fuzz_command.c; the museum is
+ * tests/fuzz/museum/store.
  * An input is the number of the file that it replaces, what is done then (MODE_), how (FLAG_), five
  * bytes that nobody reads, and the file's bytes. The log has as many inputs as all other kinds of
  * file (KINDS), whose readers fuzz_files.c meets more often; the end of a run says how many.

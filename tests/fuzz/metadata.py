@@ -1,4 +1,5 @@
-"""Fuzzes the readers of metadata: ``python -m tests.fuzz.metadata json|lmdb``.
+"""Fuzzes the readers of metadata, and of subscriptions to lite topics:
+``python -m tests.fuzz.metadata json|lmdb``.
 
 Damages whole files at random, PS_FUZZ_RUNS times (1,000), after the files of ``museum/json`` and
 ``museum/lmdb``. Every run either says by name what is wrong or gives rows that can be written and
@@ -19,6 +20,9 @@ from pathlib import Path
 
 import lmdb
 
+from broker.services.lite.kept import clients_of
+from broker.services.lite.names import subscription_problem
+from broker.wire import mqjson
 from pystore.meta import _pages
 from pystore.meta.configfiles import SECTIONS, check_json
 from pystore.metadata import Metadata, SubscriptionGroup, TopicConfig
@@ -30,6 +34,8 @@ WORDS = (
     b"9223372036854775808", b"-1", b"\\ud800", b"\xff", b"\xef\xbb\xbf", b"\0", b'"a":1,',
     b"[" * 99, b"true", b"{0:", b'{"', b"1" * 5000,
 )  # fmt: skip
+
+SUBSCRIPTIONS = "liteSubscriptions.json"
 
 Case = tuple[str, bytes]
 
@@ -45,6 +51,9 @@ def make_sound(folder: Path, rows: int) -> tuple[list[Case], bytes]:
         for i in range(8):
             meta.offsets.commit("again", "topic", 0, i)
     files = [(path.name, path.read_bytes()) for path in sorted((folder / "config").glob("*.json"))]
+    client = {"group": "g", "clientId": "c", "topic": "t", "wildcard": False}
+    clients = [client | {"liteTopicSet": [f"n{i}" for i in range(rows)]}] * rows
+    files.append((SUBSCRIPTIONS, mqjson.dumps({"clients": clients})))
     return files, (folder / "meta" / "data.mdb").read_bytes()
 
 
@@ -84,6 +93,8 @@ def damage_text(text: bytes, dice: random.Random) -> bytes:
 
 def try_json(name: str, data: bytes) -> bool:
     """Whether the file was read."""
+    if name == SUBSCRIPTIONS:
+        return try_subscriptions(data)
     section = next((s for s in SECTIONS.values() if s.file == name), None)
     try:
         if section is None:
@@ -95,6 +106,19 @@ def try_json(name: str, data: bytes) -> bool:
         return False
     again = section.loads(section.dumps(parts))
     assert (again.rows, again.version) == (parts.rows, parts.version)
+    return True
+
+
+def try_subscriptions(data: bytes) -> bool:
+    """Whether the file was read: then the core can have each of its names."""
+    try:
+        clients = clients_of(data)
+    except ValueError as bad:
+        assert str(bad)
+        return False
+    for each in clients:
+        f"{each.group}{each.client_id}".encode()
+        assert not subscription_problem(each.parent, each.names)
     return True
 
 

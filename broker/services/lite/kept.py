@@ -45,8 +45,13 @@ def clients_of(raw: bytes) -> list[KeptClient]:
     kept = list[KeptClient]()
     for r in _FILE.loads(raw)["clients"] if raw else ():
         names = list(r["liteTopicSet"])
-        if problem := subscription_problem(r["topic"], names):
-            log.warning("Subscriptions of %.80s are not taken over: %s", r["clientId"], problem)
+        try:
+            f"{r['group']}{r['clientId']}".encode()
+            problem = subscription_problem(r["topic"], names)
+        except UnicodeEncodeError as bad:
+            problem = str(bad)
+        if problem:
+            log.warning("Subscriptions of %.80r are not taken over: %s", r["clientId"], problem)
             continue
         kept.append(KeptClient(r["group"], r["clientId"], r["topic"], r["wildcard"], names))
     return kept
