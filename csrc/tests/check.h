@@ -51,6 +51,24 @@ static CHECK_UNUSED bool check_equal(int64_t wanted, int64_t got, const char *fi
         }                                                                                          \
     } while (0)
 
+/* Only a hang reaches it: nothing here is judged by how long it took. */
+enum { CHECK_BOUND_MS = 300000 };
+
+static CHECK_UNUSED int64_t check_clock_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* Waits until it is so. */
+#define CHECK_UNTIL(claim)                                                                         \
+    do {                                                                                           \
+        bool so_;                                                                                  \
+        int64_t end_ms_ = check_clock_ms() + CHECK_BOUND_MS;                                       \
+        while (!(so_ = (claim)) && check_clock_ms() < end_ms_) usleep(200);                        \
+        check_that(so_, __FILE__, __LINE__, #claim);                                               \
+    } while (0)
+
 static CHECK_UNUSED uint64_t check_random(void) {
     check_state ^= check_state << 13;
     check_state ^= check_state >> 7;

@@ -296,7 +296,7 @@ int main(void) {
     transactions_have_their_ids();
     times_have_any_size();
     CHECK(read_exact(REQUEST, sizeof REQUEST - 1));
-    int64_t runs = setting("PS_FUZZ_RUNS", 3000), seconds = setting("PS_FUZZ_SECONDS", 7200);
+    int64_t runs = setting("PS_FUZZ_RUNS", 1000), seconds = setting("PS_FUZZ_SECONDS", 7200);
     time_t end = time(NULL) + seconds;
     for (int64_t cut = 0; cut <= whole_len; cut++) {
         memcpy(now, whole, (size_t)cut);

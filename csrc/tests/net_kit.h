@@ -13,8 +13,6 @@
 #include "core_kit.h"
 #include "net/net.h"
 
-enum { NET_BOUND_MS = 300000 }; /* only a hang reaches it */
-
 static ps_net *net; /* the first thread of the port */
 static ps_net *net_all[PS_THREADS_MAX];
 static int net_threads = 1; /* how many the next start begins */
@@ -173,14 +171,6 @@ static CHECK_UNUSED void net_stop(void) {
     for (int i = net_threads; i-- > 0;) ps_net_free(net_all[i]);
 }
 
-/* Waits until it is so; false: in vain. */
-#define NET_UNTIL(claim)                                                                          \
-    do {                                                                                          \
-        int64_t end_ms_ = ps_monotonic_ms() + NET_BOUND_MS;                                       \
-        while (!(claim) && ps_monotonic_ms() < end_ms_) usleep(200);                              \
-        CHECK(claim);                                                                             \
-    } while (0)
-
 /* ---- clients ---- */
 
 typedef struct net_client {
@@ -193,7 +183,7 @@ static CHECK_UNUSED net_client net_connect(void) {
     struct sockaddr_in to = {.sin_family = AF_INET,
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
                              .sin_port = htons((uint16_t)net_port)};
-    struct timeval bound = {.tv_sec = NET_BOUND_MS / 1000};
+    struct timeval bound = {.tv_sec = CHECK_BOUND_MS / 1000};
     int one = 1;
     net_client c = {.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
     setsockopt(c.fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);

@@ -46,7 +46,7 @@ static int64_t copied_of(ps_store *s) {
 }
 
 static void until_equal(ps_store *master, ps_store *slave) {
-    for (int i = 0; i < 20000 && end_of(slave) < end_of(master); i++) usleep(500);
+    CHECK_UNTIL(end_of(slave) >= end_of(master));
     CHECK_EQ(end_of(master), end_of(slave));
     for (int64_t at = atomic_load(&slave->st_log.lg_min); at < end_of(master);) {
         int64_t a, b;
@@ -82,7 +82,7 @@ static ps_ha_peer peer_of(ps_ha_master *m) {
 
 /* Its log is this one, as was found. */
 static void compare_peer(ps_ha_master *m, int64_t id) {
-    for (int i = 0; i < 20000 && (peer_of(m).id != id || peer_of(m).acked < 0); i++) usleep(500);
+    CHECK_UNTIL(peer_of(m).id == id && peer_of(m).acked >= 0);
     ps_ha_master_compared(m, id, 1);
 }
 
@@ -114,7 +114,7 @@ static void test_both_ends(ps_store *master, const char *name) {
     compare_peer(m, 99);
     until_equal(master, slave);
     /* Answers wait for the slave, and no longer than they may. */
-    ps_want_copies(master, 1, 10000);
+    ps_want_copies(master, 1, CHECK_BOUND_MS);
     t = ps_topic_open(master, "T", 1, 1, &e);
     CHECK_EQ(0, ps_put(t, 0, 0, "x", 1, NULL, 0, 1, &out));
     CHECK_EQ(PS_PUT_OK, out.status);
@@ -123,7 +123,7 @@ static void test_both_ends(ps_store *master, const char *name) {
     ps_ha_slave_show(h, &shown);
     CHECK_EQ(end_of(master), shown.end);
     ps_ha_slave_stop(h);
-    for (int i = 0; i < 20000 && peer_of(m).id >= 0; i++) usleep(500);
+    CHECK_UNTIL(peer_of(m).id < 0);
     ps_want_copies(master, 1, 20);
     CHECK_EQ(0, ps_put(t, 0, 0, "x", 1, NULL, 0, 1, &out));
     CHECK_EQ(PS_FLUSH_SLAVE_TIMEOUT, out.status);
@@ -157,10 +157,7 @@ static void check_refused(int64_t at, const void *data, int64_t len) {
     CHECK_EQ((ssize_t)sizeof header, write(fd[0], header, sizeof header));
     if (data != NULL) CHECK_EQ((ssize_t)len, write(fd[0], data, (size_t)len));
     ps_ha_state shown = {0};
-    for (int i = 0; i < 20000 && shown.over == PS_HA_GOES_ON; i++) {
-        usleep(500);
-        ps_ha_slave_show(h, &shown);
-    }
+    CHECK_UNTIL((ps_ha_slave_show(h, &shown), shown.over != PS_HA_GOES_ON));
     CHECK_EQ(PS_HA_REFUSED, shown.over);
     CHECK(shown.error.code < 0);
     ps_ha_slave_stop(h);
@@ -202,7 +199,7 @@ static void test_copies_are_counted_by_hosts(ps_store *master) {
         CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd[i]));
         CHECK_EQ(0, ps_ha_master_take(m, fd[i][0], i, hosts[i], 0, &e));
         CHECK_EQ(PS_HA_REPORT, write(fd[i][1], data, sizeof data));
-        for (int k = 0; k < 20000 && peer_of(m).acked != end; k++) usleep(500);
+        CHECK_UNTIL(peer_of(m).acked == end);
         CHECK(copied_of(master) < end); /* whose log it has is not known */
         ps_ha_master_compared(m, i, 1);
         CHECK(copied_of(master) >= end || i < 2);
@@ -215,10 +212,7 @@ static void test_copies_are_counted_by_hosts(ps_store *master) {
 
 static ps_ha_peer until_over(ps_ha_master *m) {
     ps_ha_peer p = {0};
-    for (int k = 0; k < 20000 && p.over == PS_HA_GOES_ON; k++) {
-        usleep(500);
-        p = peer_of(m);
-    }
+    CHECK_UNTIL((p = peer_of(m)).over != PS_HA_GOES_ON);
     return p;
 }
 
@@ -249,9 +243,9 @@ static void test_a_log_that_is_not_compared_is_sent_nothing(ps_store *master) {
     }
     CHECK_EQ(copied, copied_of(master));
     ps_ha_master_compared(m, 1, 1);
-    for (int k = 0; k < 20000 && peer_of(m).sent != end_of(master); k++) usleep(500);
+    CHECK_UNTIL(peer_of(m).sent == end_of(master));
     report(fd[1], end_of(master));
-    for (int k = 0; k < 20000 && copied_of(master) < end_of(master); k++) usleep(500);
+    CHECK_UNTIL(copied_of(master) >= end_of(master));
     CHECK_EQ(end_of(master), copied_of(master));
     report(fd[1], came);
     CHECK_EQ(PS_HA_BACK, until_over(m).over);
@@ -259,7 +253,7 @@ static void test_a_log_that_is_not_compared_is_sent_nothing(ps_store *master) {
     CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
     CHECK_EQ(0, ps_ha_master_take(m, fd[0], 2, 1, 0, &e));
     report(fd[1], came);
-    for (int k = 0; k < 20000 && peer_of(m).acked != came; k++) usleep(500);
+    CHECK_UNTIL(peer_of(m).acked == came);
     ps_ha_master_compared(m, 2, 0);
     CHECK_EQ(PS_HA_OTHER, until_over(m).over);
     close(fd[1]);
@@ -285,11 +279,11 @@ static void test_a_report_within_a_record_is_rounded_down(void) {
         borders[++count] = end_of(s); /* a blank may follow */
         put_some(s, 1);
     }
-    for (int k = 0; k < 20000 && peer_of(m).sent != end_of(s); k++) usleep(500);
+    CHECK_UNTIL(peer_of(m).sent == end_of(s));
     int fell = 0;
     for (int64_t at = 1; at < end_of(s); at += 300) {
         report(fd[1], at);
-        for (int k = 0; k < 20000 && peer_of(m).acked != at; k++) usleep(500);
+        CHECK_UNTIL(peer_of(m).acked == at);
         for (whole = count; borders[whole] > at;) whole--;
         int64_t base = at - at % SEGMENT, due = borders[whole] > base ? borders[whole] : base;
         CHECK_EQ(due, ps_confirmed(s));
@@ -315,10 +309,10 @@ static void test_what_a_slave_is_sent_is_bounded(ps_store *master) {
     CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
     CHECK_EQ(0, ps_ha_master_take(m, fd[0], 1, 1, 0, &e));
     report(fd[1], end_of(master) - 10000);
-    for (int k = 0; k < 20000 && peer_of(m).acked < 0; k++) usleep(500);
+    CHECK_UNTIL(peer_of(m).acked >= 0);
     int64_t began = ps_monotonic_ms();
     ps_ha_master_compared(m, 1, 1);
-    for (int k = 0; k < 20000 && peer_of(m).sent != end_of(master); k++) usleep(500);
+    CHECK_UNTIL(peer_of(m).sent == end_of(master));
     CHECK_EQ(end_of(master), peer_of(m).sent);
     CHECK(ps_monotonic_ms() - began >= 300);
     close(fd[1]);
@@ -355,7 +349,7 @@ static ps_ha_slave *follow_by(ps_ha_master *m, ps_store *slave, const ps_ha_conf
 }
 
 static void until_copied(ps_store *s, int64_t end) {
-    for (int k = 0; k < 20000 && ps_confirmed(s) < end; k++) usleep(500);
+    CHECK_UNTIL(ps_confirmed(s) >= end);
     CHECK_EQ(end, ps_confirmed(s));
 }
 
@@ -366,7 +360,7 @@ static void check_it_leads_on(ps_ha_master *m, ps_ha_slave *h, ps_store *master,
     ps_put_result out = {0};
     int64_t low, high, has;
     put_some(master, 5);
-    for (int k = 0; k < 20000 && end_of(slave) < end_of(master); k++) usleep(500);
+    CHECK_UNTIL(end_of(slave) >= end_of(master));
     ps_ha_slave_stop(h);
     ps_ha_master_stop(m);
     CHECK(ps_confirmed(slave) < end_of(slave));
@@ -404,10 +398,7 @@ static void test_epochs(ps_store *master) {
 
     ps_ha_slave *h = follow_by(m, slave, &of_first, 7, told);
     ps_ha_state shown = {0};
-    for (int k = 0; k < 20000 && shown.over == PS_HA_GOES_ON; k++) {
-        usleep(500);
-        ps_ha_slave_show(h, &shown);
-    }
+    CHECK_UNTIL((ps_ha_slave_show(h, &shown), shown.over != PS_HA_GOES_ON));
     CHECK_EQ(PS_HA_EPOCH, shown.over);
     CHECK_EQ(fork, end_of(slave));
     ps_ha_slave_stop(h);
@@ -510,7 +501,7 @@ static void test_the_last_bytes_of_an_epoch_may_name_the_next_one(void) {
     send_of(fd[0], epochs[0], 0, log, (int32_t)half, 0);
     send_of(fd[0], epochs[1], half, log + half, (int32_t)(border - half), 0);
     send_of(fd[0], epochs[1], border, log + border, (int32_t)(whole - border), 0);
-    for (int k = 0; k < 20000 && end_of(s) < whole; k++) usleep(500);
+    CHECK_UNTIL(end_of(s) >= whole);
     CHECK_EQ(whole, end_of(s));
     ps_ha_slave_stop(h);
     close(fd[0]);
@@ -522,10 +513,7 @@ static void test_the_last_bytes_of_an_epoch_may_name_the_next_one(void) {
     h = ps_ha_slave_start(s, &c, fd[1], told, &e);
     send_of(fd[0], epochs[1], 0, log, (int32_t)whole, 0);
     ps_ha_state shown = {0};
-    for (int k = 0; k < 20000 && shown.over == PS_HA_GOES_ON; k++) {
-        usleep(500);
-        ps_ha_slave_show(h, &shown);
-    }
+    CHECK_UNTIL((ps_ha_slave_show(h, &shown), shown.over != PS_HA_GOES_ON));
     CHECK_EQ(PS_HA_EPOCH, shown.over);
     CHECK_EQ(0, end_of(s));
     ps_ha_slave_stop(h);
@@ -558,12 +546,12 @@ static void test_what_a_master_confirms_beyond_the_end_is_no_copy(void) {
     CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
     ps_ha_slave *h = ps_ha_slave_start(s, &c, fd[1], told, &e);
     send_of(fd[0], first, 0, log, (int32_t)whole, whole - 1);
-    for (int k = 0; k < 20000 && end_of(s) < whole; k++) usleep(500);
-    for (int k = 0; k < 20000 && ps_confirmed(s) == 0; k++) usleep(500);
+    CHECK_UNTIL(end_of(s) >= whole);
+    CHECK_UNTIL(ps_confirmed(s) != 0);
     CHECK(ps_confirmed(s) < whole - 1);
     CHECK_EQ(0, ps_dispatch_catch_up(s, &e));
     send_of(fd[0], first, whole, NULL, 0, whole + 100000);
-    for (int k = 0; k < 20000 && ps_confirmed(s) < whole; k++) usleep(500);
+    CHECK_UNTIL(ps_confirmed(s) >= whole);
     CHECK_EQ(whole, ps_confirmed(s));
     CHECK_EQ(whole, copied_of(s));
     ps_ha_slave_stop(h);
@@ -634,7 +622,7 @@ static void test_ends_outlive_their_stores(void) {
         ps_follow_begin(slave);
         ps_ha_master *m = ps_ha_master_start(master, &c, &e);
         ps_ha_slave *h = follow_by(m, slave, &c, 1, told);
-        while (peer_of(m).acked < 0) usleep(500);
+        CHECK_UNTIL(peer_of(m).acked >= 0);
         if (round % 4 < 2) ps_store_free(slave);
         ps_store_free(master);
         if (round % 4 >= 2) ps_store_free(slave);

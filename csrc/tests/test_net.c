@@ -49,8 +49,8 @@ static int64_t held_pulls(void) {
 
 /* Every link has ended, and was forgotten. */
 static void expect_none_left(int opened) {
-    NET_UNTIL(net_opened == opened && net_closed == opened);
-    NET_UNTIL(ps_net_budget_hold(net_budget, 0) == 0);
+    CHECK_UNTIL(net_opened == opened && net_closed == opened);
+    CHECK_UNTIL(ps_net_budget_hold(net_budget, 0) == 0);
 }
 
 /* ---- serving ---- */
@@ -91,11 +91,11 @@ static void test_frames_may_be_cut_at_every_byte(void) {
     for (int64_t cut = 1; cut < len; cut++) {
         net_client c = net_connect();
         net_write(&c, frame, cut);
-        NET_UNTIL(ps_net_budget_hold(net_budget, 0) > 0);
+        CHECK_UNTIL(ps_net_budget_hold(net_budget, 0) > 0);
         net_write(&c, frame + cut, len - cut);
         CHECK_EQ(7, expect(&c, 0));
         net_leave(&c);
-        NET_UNTIL(ps_net_budget_hold(net_budget, 0) == 0);
+        CHECK_UNTIL(ps_net_budget_hold(net_budget, 0) == 0);
     }
     expect_none_left((int)len - 1);
     close_all();
@@ -114,11 +114,11 @@ static void test_what_begins_otherwise_is_refused(void) {
         net_client c = net_connect();
         net_write(&c, all[i].said, (int64_t)strlen(all[i].said));
         expect_end(&c);
-        NET_UNTIL(net_refused == i + 1);
+        CHECK_UNTIL(net_refused == i + 1);
         CHECKF(strstr(net_refusal, all[i].why) != NULL, "%s", net_refusal);
     }
     CHECK_EQ(0, net_opened);
-    NET_UNTIL(ps_net_links(net) == 0);
+    CHECK_UNTIL(ps_net_links(net) == 0);
     close_all();
 }
 
@@ -131,7 +131,7 @@ static void test_plain_text_is_refused_where_tls_is_enforced(void) {
         if (i == 1) net_write(&c, NET_HEADER, (int64_t)strlen(NET_HEADER));
         net_send(&c, 1, "body", 4);
         expect_end(&c);
-        NET_UNTIL(net_refused == i + 1);
+        CHECK_UNTIL(net_refused == i + 1);
         CHECK(strstr(net_refusal, "\nplain text refused: tls.server.mode is enforcing") != NULL);
     }
     CHECK_EQ(0, net_opened);
@@ -161,7 +161,7 @@ static void test_one_with_a_header_speaks_for_its_source(void) {
         net_send(&c, 8, "body", 4);
         CHECK_EQ(8, expect(&c, 0));
         opened++;
-        NET_UNTIL(net_opened == opened);
+        CHECK_UNTIL(net_opened == opened);
         CHECK(strncmp(net_who, "203.0.113.7 4711 127.0.0.1 ", 27) == 0);
         net_leave(&c);
     }
@@ -174,7 +174,7 @@ static void test_one_with_a_header_speaks_for_its_source(void) {
         CHECK(r.born_host_len == 8 && memcmp(r.born_host, net_source, 8) == 0);
     }
     net_leave(&c);
-    NET_UNTIL(net_opened == net_closed);
+    CHECK_UNTIL(net_opened == net_closed);
     close_all();
 }
 
@@ -187,7 +187,7 @@ static void test_a_second_header_is_a_frame_of_false_length(void) {
         net_write(&c, NET_HEADER, (int64_t)strlen(NET_HEADER));
         net_write(&c, after[i], (int64_t)strlen(after[i]));
         expect_end(&c);
-        NET_UNTIL(net_closed == i + 1);
+        CHECK_UNTIL(net_closed == i + 1);
         CHECK(strncmp(net_why, "malformed frame", 15) == 0);
     }
     CHECK(strncmp(net_who, "203.0.113.7 4711 ", 17) == 0);
@@ -203,7 +203,7 @@ static void test_a_header_of_a_stranger_is_refused(void) {
     net_client c = net_connect();
     net_write(&c, NET_HEADER, (int64_t)strlen(NET_HEADER));
     expect_end(&c);
-    NET_UNTIL(net_refused == 1);
+    CHECK_UNTIL(net_refused == 1);
     CHECK(strncmp(net_refusal, "127.0.0.1 ", 10) == 0);
     CHECK(strstr(net_refusal, "\nPROXY header refused: the peer is not in trusted") != NULL);
     CHECK_EQ(0, net_opened);
@@ -221,7 +221,7 @@ static void test_a_header_that_does_not_go_on_is_closed(void) {
         net_client c = net_connect();
         net_write(&c, NET_HEADER, i == 0 ? 1 : (int64_t)strlen(NET_HEADER));
         expect_end(&c);
-        NET_UNTIL(net_refused == i + 1);
+        CHECK_UNTIL(net_refused == i + 1);
         CHECK(strstr(net_refusal, "\nhandshake timed out") != NULL);
     }
     net_send(&silent, 1, "body", 4);
@@ -272,7 +272,7 @@ static void test_a_slow_reader_gets_every_answer(void) {
     }
     enum { PULLS = 200 };
     for (int i = 0; i < PULLS; i++) net_pull(&c, i, 0, 0);
-    NET_UNTIL(net_unread > 0);
+    CHECK_UNTIL(net_unread > 0);
     for (int i = 0; i < PULLS; i++) {
         int32_t opaque = -1;
         if (!CHECK_EQ(0, net_read(&c, &opaque, &len))) break;
@@ -316,7 +316,7 @@ static void test_large_records_are_written_from_where_they_lie(void) {
     for (int64_t at = 0, took; at < MESSAGES; at += took)
         if (!CHECK((took = compare_bodies(&c, at, sizeof body)) > 0)) break;
     net_leave(&c);
-    NET_UNTIL(net_closed == 1);
+    CHECK_UNTIL(net_closed == 1);
     int64_t lent = 0;
     for (int i = 1; i <= net_threads; i++)
         lent += kit_core->co_lock.lo_calls[i]->ca_answer.an_pieces.room;
@@ -336,7 +336,7 @@ static void test_one_that_never_reads_is_closed(void) {
         expect(&c, 0);
     }
     for (int i = 0; i < 2000 && net_closed == 0; i++) net_pull(&c, i, 0, 0);
-    NET_UNTIL(net_closed == 1);
+    CHECK_UNTIL(net_closed == 1);
     CHECK(strcmp(net_why, "responses not read by the client") == 0);
     expect_end(&c);
     close_all();
@@ -400,10 +400,10 @@ static void test_who_is_there_goes_before_a_storm(void) {
         ask_python(&c, i);
         net_leave(&c);
     }
-    NET_UNTIL(reads_of_all() >= before + STORM && ps_net_links(net) == 1);
+    CHECK_UNTIL(reads_of_all() >= before + STORM && ps_net_links(net) == 1);
     before = ps_net_turns(net);
     ask_python(&here, 2);
-    NET_UNTIL(ps_net_turns(net) > before);
+    CHECK_UNTIL(ps_net_turns(net) > before);
     for (int i = 0; i < net_threads; i++) ps_net_stop(net_all[i]);
     for (int i = 0; i < net_threads; i++) count_events(net_all[i], i == 0, counts);
     CHECK_EQ(STORM, counts[PS_NET_OPENED]);
@@ -422,9 +422,9 @@ static void test_the_largest_unfinished_frame_gives_way(void) {
     be32_put(part, 8 << 20);
     net_client small = net_connect(), large = net_connect();
     net_write(&small, part, 100 << 10);
-    NET_UNTIL(ps_net_budget_hold(net_budget, 0) >= 100 << 10);
+    CHECK_UNTIL(ps_net_budget_hold(net_budget, 0) >= 100 << 10);
     net_write(&large, part, sizeof part);
-    NET_UNTIL(net_closed == 1);
+    CHECK_UNTIL(net_closed == 1);
     CHECK(strstr(net_why, "maxUnfinishedBytes") != NULL);
     expect_end(&large);
     CHECK(ps_net_budget_hold(net_budget, 0) >= 100 << 10);
@@ -452,10 +452,10 @@ static void test_all_that_one_too_many_asks_is_pythons(void) {
     CHECK_EQ(2, ps_net_links(net));
     net_client beyond = net_connect();
     expect_end(&beyond);
-    NET_UNTIL(net_refused == 1);
+    CHECK_UNTIL(net_refused == 1);
     CHECK(strstr(net_refusal, "\ntoo many connections") != NULL);
     net_leave(&b);
-    NET_UNTIL(ps_net_links(net) == 1);
+    CHECK_UNTIL(ps_net_links(net) == 1);
     net_client d = net_connect();
     net_send(&d, 4, "body", 4);
     CHECK_EQ(4, expect(&d, 0));
@@ -479,7 +479,7 @@ static void test_without_a_descriptor_connections_wait_until_there_is_one(void) 
     net_client c = net_connect();
     CHECK_EQ(last, c.fd);
     net_send(&c, 1, "body", 4);
-    NET_UNTIL(net_resting > 0);
+    CHECK_UNTIL(net_resting > 0);
     CHECK_EQ(0, net_opened);
     CHECK_EQ(0, setrlimit(RLIMIT_NOFILE, &before));
     CHECK_EQ(1, expect(&c, 0));
@@ -493,7 +493,7 @@ static void expect_idle_ends(void) {
     expect(&used, 999);
     expect_end(&used);
     expect_end(&silent);
-    NET_UNTIL(net_closed == 1);
+    CHECK_UNTIL(net_closed == 1);
     CHECK(strcmp(net_why, "idle") == 0);
 }
 
@@ -604,8 +604,8 @@ static void test_peers_may_leave_at_every_step(void) {
     ask_python(&c, 1);
     CHECK_EQ(1, expect(&c, 999));
     net_leave(&c);
-    NET_UNTIL(net_opened == net_closed && net_opened > 0);
-    NET_UNTIL(ps_net_budget_hold(net_budget, 0) == 0);
+    CHECK_UNTIL(net_opened == net_closed && net_opened > 0);
+    CHECK_UNTIL(ps_net_budget_hold(net_budget, 0) == 0);
     close_all();
 }
 
@@ -646,9 +646,9 @@ static void test_stops_leave_no_thread_and_no_descriptor(void) {
     int fds = count_entries("/proc/self/fd"), threads = count_entries("/proc/self/task");
     for (int i = 0; i < 200; i++) start_and_stop(i % 2 == 0);
     /* One left by each would be 200; the store may open its next segment meanwhile. */
-    NET_UNTIL(count_entries("/proc/self/fd") < fds + 20);
+    CHECK_UNTIL(count_entries("/proc/self/fd") < fds + 20);
     /* The first count may still have had one that was joined and not yet gone. */
-    NET_UNTIL(count_entries("/proc/self/task") <= threads);
+    CHECK_UNTIL(count_entries("/proc/self/task") <= threads);
     kit_close();
 }
 
@@ -708,7 +708,7 @@ static void test_a_quiet_one_waits_a_few_turns_of_those_that_flood(void) {
         all[i] = net_connect();
         pthread_create(&threads[i], NULL, flood, &all[i]);
     }
-    NET_UNTIL(turns_so_far() > FLOODS / net_threads);
+    CHECK_UNTIL(turns_so_far() > FLOODS / net_threads);
     for (int i = 0; i < 20; i++) {
         int64_t before = turns_so_far();
         net_send(&quiet, i, "body", 4);
@@ -739,10 +739,10 @@ static void test_connections_are_dealt_out_and_pulls_woken_across(void) {
         readers[i] = net_connect();
         net_pull(&readers[i], i, 0, 3600000);
     }
-    NET_UNTIL(net_opened == EACH);
+    CHECK_UNTIL(net_opened == EACH);
     for (int i = 0; i < net_threads; i++)
         CHECK(atomic_load(&net_all[i]->nt_count) >= EACH / net_threads);
-    NET_UNTIL(held_pulls() == EACH);
+    CHECK_UNTIL(held_pulls() == EACH);
     net_client writer = net_connect();
     net_send(&writer, 1, "body", 4);
     expect(&writer, 0);

@@ -148,9 +148,9 @@ static int64_t puts_so_far(void) {
 }
 
 static void expect_none_left(void) {
-    NET_UNTIL(net_closed == net_opened);
-    NET_UNTIL(ps_net_budget_hold(net_budget, 0) == 0);
-    NET_UNTIL(ps_net_links(net) == 0);
+    CHECK_UNTIL(net_closed == net_opened);
+    CHECK_UNTIL(ps_net_budget_hold(net_budget, 0) == 0);
+    CHECK_UNTIL(ps_net_links(net) == 0);
 }
 
 /* ---- what is tested ---- */
@@ -202,7 +202,7 @@ static void test_peers_may_leave_at_every_step(void) {
             net_leave(&c);
         client_free(h2);
     }
-    NET_UNTIL(net_opened > 0);
+    CHECK_UNTIL(net_opened > 0);
     expect_none_left();
     close_all();
 }
@@ -219,7 +219,7 @@ static void test_other_protocols_end_the_connection(void) {
         while (net_more(&c)) c.from = c.len;
         net_leave(&c);
     }
-    NET_UNTIL(net_refused == 2 && net_opened == 2);
+    CHECK_UNTIL(net_refused == 2 && net_opened == 2);
     net_client c = net_connect();
     net_write(&c, "PR", 2); /* it may become either */
     shutdown(c.fd, SHUT_WR);
@@ -257,10 +257,10 @@ static void test_one_too_many_is_closed(void) {
     conf.links_max = 1;
     open_all(&conf);
     net_client one = net_connect();
-    NET_UNTIL(ps_net_links(net) == 1);
+    CHECK_UNTIL(ps_net_links(net) == 1);
     net_client two = net_connect();
     CHECK(!net_more(&two));
-    NET_UNTIL(net_refused == 1);
+    CHECK_UNTIL(net_refused == 1);
     CHECK(strstr(net_refusal, "\ntoo many connections") != NULL);
     net_leave(&one);
     net_leave(&two);
@@ -281,7 +281,7 @@ static void test_sends_are_stored_without_python(void) {
     client_call(h2, UNARY, &u[0], "x-more", "y");
     CHECK(await_ends(&c, h2, 1)); /* Python lets the client in */
     CHECK_EQ(1, calls_up);
-    NET_UNTIL(h2->ended == 1);
+    CHECK_UNTIL(h2->ended == 1);
     int64_t before = puts_so_far();
     atomic_store(&net_asleep, true);
     for (int i = 1; i <= SENDS; i++) {
