@@ -64,7 +64,7 @@ BENCHES = (
     Bench(
         "embedded", "a broker beside threads of its process that compute in Python: rates and"
         " waits; beside an earlier commit",
-        {"rounds": 5, "seconds": 2.0, "before": None}, "--rounds 1 --seconds 0.2",
+        {"rounds": 5, "seconds": 2.0, "before": None}, "--rounds 1 --seconds 0.2", slow=True,
     ),
     Bench(
         "failover", "pairs of ours under Apache's controller and under etcd, and Apache's: a master"
