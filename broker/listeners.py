@@ -132,7 +132,7 @@ class Listeners:
         self.main: RemotingServer | None = None
         self.grpc: GrpcService[LocalBroker] | None = None
         self._tls = o.tls if o.tls is not None else TlsSettings()
-        self.certificates = Certificates(self._tls)
+        self.certificates = services.certificates = Certificates(self._tls)
 
     async def start(self, ports: list[socket.socket], undo: AsyncExitStack) -> None:
         """Starts to serve. ports: as `listen` returns them; they are its own from now on. Raises:

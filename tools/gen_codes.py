@@ -33,6 +33,8 @@ from broker.namesrv.processor import Processor
 from broker.namesrv.routes import Routes
 from broker.namesrv.settings import NamesrvSettings
 from broker.processors import all_handlers
+from broker.remoting.certificates import Certificates
+from broker.remoting.tls import TlsSettings
 from broker.services.context import Services
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.handlers import Handler
@@ -134,7 +136,9 @@ def handlers_of_broker() -> Mapping[int, Handler]:
 
 async def handlers_of_namesrv() -> Mapping[int, Handler]:
     settings = NamesrvSettings(None, {}, None)
-    return Processor(settings, Routes(lambda: 0), KvConfig(None), lambda changes: None).handlers()
+    certificates = Certificates(TlsSettings())
+    tables = Routes(lambda: 0), KvConfig(None)
+    return Processor(settings, *tables, lambda changes: None, certificates).handlers()
 
 
 def methods_of_grpc() -> dict[str, Handler]:

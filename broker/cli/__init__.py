@@ -42,6 +42,7 @@ ADMIN = (
     Verb("admin broker", admin.broker, server=True),
     Verb("admin config get", admin.config_get, server=True, group=f"{_LOOK} | Settings."),
     Verb("admin config set", admin.config_set, server=True, writes=True),
+    Verb("admin certificates", admin.certificates, server=True),
     Verb("admin topic list", admin.topic_list, server=True, group=f"{_LOOK} | Topics."),
     Verb("admin topic show", admin.topic_show, server=True),
     Verb("admin topic create", admin.topic_create, server=True, writes=True),

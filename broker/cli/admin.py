@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from broker.client.errors import ClientError
 
 __all__ = [
-    "broker", "cluster", "config_get", "config_set", "group_create", "group_delete", "group_list",
-    "group_show", "topic_create", "topic_delete", "topic_list", "topic_show",
+    "broker", "certificates", "cluster", "config_get", "config_set", "group_create",
+    "group_delete", "group_list", "group_show", "topic_create", "topic_delete", "topic_list",
+    "topic_show",
 ]  # fmt: skip
 
 _Queues = Annotated[int, typer.Option(min=1, help="Queues on each broker.")]
@@ -149,6 +150,41 @@ def _config_set(
         rows += [(place.address, name, before.get(name), wanted[name]) for name in wanted]
     s.out.table("plan" if dry_run else "settings", ("broker", "name", "before", "after"), rows)
     return 0
+
+
+def _certificates(
+    s: Session,
+    admin: Admin,
+    servers: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[HOST:PORT]...", show_default=False,
+            help="Default: all brokers and name servers.",
+        ),
+    ] = None,
+) -> int | None:  # fmt: skip
+    """Have servers read the files of their certificates again, as they do by themselves within
+    seconds of a change; new connections get the new ones. A proxy is asked at its remoting port.
+
+    Where the files cannot be used, the certificate of before stays, the reason is shown, and the
+    exit code is 6. Brokers of Apache look at their files by themselves, and pass this over.
+
+    \b
+    Examples:
+      pystore admin certificates -n 127.0.0.1:9876
+      pystore admin certificates 10.0.0.8:8080 10.0.0.9:8080 -n 127.0.0.1:9876
+    """
+    from broker.client.errors import ClientError
+
+    rows = []
+    for address in servers or admin.servers():
+        try:
+            admin.renew_certificate(address)
+            rows.append((address, ""))
+        except ClientError as why:
+            rows.append((address, str(why)))
+    s.out.table("certificates", ("server", "problem"), rows)
+    return 6 if any(problem for _, problem in rows) else 0
 
 
 # ---- topics ----
@@ -405,6 +441,7 @@ cluster = admin_verb(_cluster)
 broker = admin_verb(_broker)
 config_get = admin_verb(_config_get)
 config_set = admin_verb(_config_set)
+certificates = admin_verb(_certificates)
 topic_list = admin_verb(_topic_list)
 topic_show = admin_verb(_topic_show)
 topic_create = admin_verb(_topic_create)

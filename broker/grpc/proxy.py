@@ -23,7 +23,7 @@ from broker.grpc.relay import Relay
 from broker.grpc.service import GrpcService
 from broker.grpc.settings import CLUSTER, ProxySettings
 from broker.loop.lifetime import Stopping
-from broker.loop.passed_over import warn_of
+from broker.loop.passed_over import Reloaded, reload_settings, warn_of
 from broker.loop.safe_log import SafeLogger
 from broker.metrics.endpoint import MetricsEndpoint
 from broker.remoting.certificates import Certificates
@@ -60,6 +60,7 @@ class Proxy(Stopping):
         drain_s: float = 3.0,
     ) -> None:
         """Raises: BadArgument, Misuse."""
+        self._conf = Path(conf) if conf is not None else None
         self.settings, self._problems = ProxySettings(), list[SettingProblem]()
         if conf is not None:
             self.settings, self._problems = ProxySettings.look(Path(conf), CLUSTER)
@@ -118,7 +119,10 @@ class Proxy(Stopping):
         await service.broker.start(self.settings.cluster)
         self._undo.push_async_callback(service.stop, self._drain_s)
         await service.start()
-        relay = Relay(service.broker, self.settings, other, limits=Limits(), tls=self._tls)
+        relay = Relay(
+            service.broker, self.settings, other, limits=Limits(), tls=self._tls,
+            certificates=self._certificates,
+        )  # fmt: skip
         self._undo.push_async_callback(relay.stop, self._drain_s)
         await relay.start()
         self._certificates.start()
@@ -143,8 +147,17 @@ class Proxy(Stopping):
         self.metrics_port = made.port
 
     def reload(self) -> None:
-        """Reads the files of its certificate again, on its loop."""
+        """Reads the files of its certificate again, and its settings, on its loop. What has changed
+        there holds from now on; what only a start takes over is logged, and so is a file that
+        cannot be used."""
         self._certificates.read_again()
+        reload_settings(self._conf, self._read_settings)
+
+    def _read_settings(self) -> Reloaded:
+        assert self._conf is not None
+        made, problems = ProxySettings.look(self._conf, CLUSTER)
+        refuse(problems)
+        return problems, *self.settings.take(made)
 
     async def stop(self) -> None:
         """Answers calls in progress, then ends. Harmless when repeated."""

@@ -32,6 +32,7 @@ from broker.processors.bodies import (
     heartbeat,
     read,
 )
+from broker.remoting.certificates import Certificates
 from broker.remoting.connection import Connection, Limits
 from broker.remoting.server import RemotingServer
 from broker.remoting.tls import TlsSettings
@@ -39,6 +40,8 @@ from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import ONEWAY, Command, Refused
 from broker.wire.handlers import Handler, Peer
+from pystore.errors import BadArgument
+from pystore.files.javaproperties import parse_java_properties
 from pystore.format.names import DLQ_PREFIX, RETRY_PREFIX, TEMPLATE_TOPIC
 from pystore.format.properties import PRIORITY, parse_properties
 
@@ -61,6 +64,8 @@ _BEATEN = "beaten"
 _INNER_GROUP = "CLIENT_INNER_PRODUCER"
 _DELAYS = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
+#: Bytes of a change of settings that are looked at.
+_CONFIG_MAX = 16 << 10
 #: Requests that name their broker, by the field that does, and for how long it may hold them.
 _NAMED: dict[int, tuple[str, str | None]] = {
     RequestCode.SEND_MESSAGE: ("bname", None),
@@ -203,10 +208,12 @@ class Relay:
         *,
         limits: Limits,
         tls: TlsSettings,
+        certificates: Certificates,
     ) -> None:
         self.port: int = sock.getsockname()[1]
         self._brokers = brokers
         self._settings = settings
+        self._certificates = certificates
         self._clients: set[_Client] = set()
         #: Bytes, roughly, of what all clients say of themselves.
         self.size = 0
@@ -240,6 +247,7 @@ class Relay:
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self._of_group,
             RequestCode.QUERY_ASSIGNMENT: self._of_topic,
             RequestCode.CHECK_CLIENT_CONFIG: self._of_topic,
+            RequestCode.UPDATE_BROKER_CONFIG: self._configure,
         }
         return {code: _worded(handler) for code, handler in made.items()}
 
@@ -285,6 +293,23 @@ class Relay:
         self._drop(most)
         if most is client:
             raise Refused(ResponseCode.SYSTEM_BUSY, "heartbeats of this client name too much")
+
+    async def _configure(self, peer: Peer, command: Command) -> Command:
+        """Reads the proxy's certificate again; nothing else of it can be changed by a request."""
+        try:
+            given = parse_java_properties(bytes(command.body[:_CONFIG_MAX]).decode())
+            changes = {name: text for name, (_, text) in given.items()}
+            await self._certificates.change(changes)
+        except BadArgument as bad:
+            raise Refused(ResponseCode.SYSTEM_ERROR, bad.text) from None
+        except ValueError as bad:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"string2Properties error: {bad}") from None
+        if changes:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"{min(changes):.60} is not changed by a request: write it to the proxy's file",
+            )
+        return command.reply()
 
     # ---- requests to one broker ----
 

@@ -38,6 +38,11 @@ def _of(name: str, default: Any, meaning: str, **more: Any) -> Any:
     return setting_field(name, default, meaning, **columns)
 
 
+def _live(name: str, default: Any, meaning: str, **more: Any) -> Any:
+    """Returns a field that every call looks at, so that a file that is read again may change it."""
+    return _of(name, default, meaning, at_start=False, **more)
+
+
 def _of_proxy(name: str, default: Any, meaning: str, **more: Any) -> Any:
     """Returns a field of what `pystore proxy` alone reads."""
     return _of(name, default, meaning, used_by="proxy", **more)
@@ -45,7 +50,7 @@ def _of_proxy(name: str, default: Any, meaning: str, **more: Any) -> Any:
 
 # A row takes a line or two: it is read as a table.
 # fmt: off
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ProxySettings:
     """Every setting has an effect. Other names of upstream's are passed over with a warning,
     mistyped ones are refused (pystore/configuration/problems.py). Names of members are upstream's,
@@ -63,7 +68,7 @@ class ProxySettings:
     lite_max: int = _of("maxLiteTopicSize", 64, "longest lite topic", unit="bytes")
     refuse_empty_body: bool = _of(
         "enableMessageBodyEmptyCheck", True, "a message without a body is refused")
-    check_type: bool = _of(
+    check_type: bool = _live(
         "enableTopicMessageTypeCheck", True, "a message of another type than its topic is refused")
     delay_max_ms: int = _of(
         "maxDelayTimeMills", _DAY_MS, "how far ahead a delivery may be", unit="ms")
@@ -71,41 +76,41 @@ class ProxySettings:
         "maxTransactionRecoverySecond", 3600, "most that a transaction's first check may wait",
         unit="s")
     # producers
-    producer_attempts: int = _of(
+    producer_attempts: int = _live(
         "grpcClientProducerMaxAttempts", 3, "told to clients: attempts of a send")
-    producer_backoff_ms: int = _of(
+    producer_backoff_ms: int = _live(
         "grpcClientProducerBackoffInitialMillis", 10, "told to clients: the first pause", unit="ms")
-    producer_backoff_max_ms: int = _of(
+    producer_backoff_max_ms: int = _live(
         "grpcClientProducerBackoffMaxMillis", 1000, "told to clients: the longest pause", unit="ms")
-    producer_backoff_multiplier: int = _of(
+    producer_backoff_multiplier: int = _live(
         "grpcClientProducerBackoffMultiplier", 2, "told to clients: each pause is so much longer")
     # consumers
-    receive_batch: int = _of(
+    receive_batch: int = _live(
         "grpcClientConsumerLongPollingBatchSize", 32, "most messages of a receive")
-    poll_min_ms: int = _of(
+    poll_min_ms: int = _live(
         "grpcClientConsumerMinLongPollingTimeoutMillis", 5000, "least wait of a receive", unit="ms")
-    poll_max_ms: int = _of(
+    poll_max_ms: int = _live(
         "grpcClientConsumerMaxLongPollingTimeoutMillis", 20_000, "longest wait of a receive",
         unit="ms")
-    invisible_min_ms: int = _of(
+    invisible_min_ms: int = _live(
         "minInvisibleTimeMillsForRecv", 10_000, "least invisible time of a receive", unit="ms")
-    invisible_max_ms: int = _of(
+    invisible_max_ms: int = _live(
         "maxInvisibleTimeMills", _DAY_MS // 2, "longest invisible time", unit="ms")
-    invisible_default_ms: int = _of(
+    invisible_default_ms: int = _live(
         "defaultInvisibleTimeMills", 60_000, "invisible time that is extended by itself", unit="ms")
-    renew: bool = _of(
+    renew: bool = _live(
         "enableProxyAutoRenew", True, "what a push consumer holds is extended by itself")
-    renew_ahead_ms: int = _of(
+    renew_ahead_ms: int = _live(
         "renewAheadTimeMillis", 10_000, "so long before the end it is extended", unit="ms")
-    renew_max_ms: int = _of(
+    renew_max_ms: int = _live(
         "renewMaxTimeMillis", 3 * 3600 * 1000, "and for so long at most", unit="ms")
-    renew_every_ms: int = _of(
+    renew_every_ms: int = _live(
         "renewSchedulePeriodMillis", 5000, "between two looks for what ends", unit="ms")
-    renew_tries: int = _of("maxRenewRetryTimes", 3, "tries of an extension that fails")
-    lite_held: int = _of(
+    renew_tries: int = _live("maxRenewRetryTimes", 3, "tries of an extension that fails")
+    lite_held: int = _live(
         "maxLiteRenewNumPerChannel", 100, "messages of lite topics that a client holds before it is"
         " refused more")
-    lite_rate: int = _of(
+    lite_rate: int = _live(
         "maxSyncLiteSubscriptionRate", 5000, "requests that subscribe to lite topics, of all"
         " clients a second")
     # connections
@@ -115,7 +120,7 @@ class ProxySettings:
         "grpcClientIdleTimeMills", 120_000, "a connection unused for so long is closed", unit="ms")
     shutdown_s: int = _of(
         "grpcShutdownTimeSeconds", 30, "a stop waits for calls in progress", unit="s")
-    port_of_request: bool = _of(
+    port_of_request: bool = _live(
         "useEndpointPortFromRequest", False, "clients are told to come back by the port that they"
         " used, where a container or a load balancer shows another one")
     # pystore proxy alone
@@ -175,6 +180,19 @@ class ProxySettings:
             text = f"the proxy's settings cannot be read: {why}"
             return cls(), [SettingProblem("--proxy-conf", str(path), text)]
         return cls._taken(given, str(path), mode)
+
+    def take(self, made: ProxySettings) -> tuple[frozenset[str], frozenset[str]]:
+        """Takes over what a file, read again, has otherwise. Returns the names that hold now, and
+        those that only a start takes over."""
+        changed = {
+            name
+            for name, (attribute, _) in TABLE.items()
+            if getattr(made, attribute) != getattr(self, attribute)
+        }
+        later = {name for name in changed if TABLE[name][1].at_start}
+        for name in changed - later:
+            setattr(self, TABLE[name][0], getattr(made, TABLE[name][0]))
+        return frozenset(changed - later), frozenset(later)
 
     @classmethod
     def from_names(cls, given: Mapping[str, object], source: str | None = None) -> ProxySettings:

@@ -10,7 +10,7 @@ from broker.loop.safe_log import SafeLogger
 from pystore.configuration.problems import SettingProblem
 from pystore.errors import StoreError
 
-__all__ = ["reload_settings", "warn_of"]
+__all__ = ["Reloaded", "reload_settings", "warn_of"]
 
 log = SafeLogger("broker.settings")
 

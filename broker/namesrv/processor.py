@@ -33,6 +33,7 @@ from broker.namesrv.routes import (
     Routes,
 )
 from broker.namesrv.settings import NamesrvSettings
+from broker.remoting.certificates import Certificates
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
@@ -69,11 +70,13 @@ class Processor:
         routes: Routes,
         kv: KvConfig,
         notify: Callable[[list[MinIdChange]], None],
+        certificates: Certificates,
     ) -> None:
         self._settings = settings
         self._routes = routes
         self._kv = kv
         self._notify = notify
+        self._certificates = certificates
         self._saving = asyncio.Lock()
         self._reading = asyncio.Lock()
         self._ready_s = time.monotonic() + settings.number("waitSecondsForService")
@@ -375,6 +378,7 @@ class Processor:
             changes = {name: text for name, (_, text) in given.items()}
             if not self._settings.black_list.isdisjoint(changes):
                 raise Refused(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+            await self._certificates.change(changes)
             self._settings.update(changes)
         except BadArgument as bad:
             raise Refused(ResponseCode.SYSTEM_ERROR, bad.text) from None

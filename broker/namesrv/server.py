@@ -99,7 +99,9 @@ class NameServer(Stopping):
         """Opens the port. Raises: OSError when the port is taken."""
         number = self.settings.number
         warn_of(self.settings.problems)
-        self._processor = Processor(self.settings, self.routes, self.kv, self._tell)
+        self._processor = Processor(
+            self.settings, self.routes, self.kv, self._tell, self._certificates
+        )
         self._server = RemotingServer(
             self._processor.handlers(),
             host=self.settings.text("bindAddress"),

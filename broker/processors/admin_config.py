@@ -83,7 +83,10 @@ class ConfigProcessor:
 
     async def _updated(self, command: Command, changes: dict[str, str]) -> Command:
         try:
-            await self.s.settings.update_and_keep(changes)
+            if self.s.certificates is not None:
+                await self.s.certificates.change(changes)
+            if changes:
+                await self.s.settings.update_and_keep(changes)
         except StoreError as failed:
             raise Refused(ResponseCode.SYSTEM_ERROR, failed.text) from None
         return command.reply()

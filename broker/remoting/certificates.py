@@ -13,12 +13,15 @@ from broker.loop.safe_log import SafeLogger
 from broker.remoting.tls import TlsSettings
 from pystore.errors import BadArgument
 
-__all__ = ["Certificates"]
+__all__ = ["SETTING", "Certificates"]
 
 log = SafeLogger("broker.remoting")
 
 #: Seconds between two looks at the files.
 LOOK_S = 2.0
+#: What a request that changes settings names to have the files read again: upstream has none of its
+#: own for that.
+SETTING = "tls.server.certPath"
 
 
 class Certificates:
@@ -44,7 +47,20 @@ class Certificates:
     def read_again(self) -> None:
         """Begins to read the files. What comes of it is logged."""
         if self._tls.files:
-            self._reading = asyncio.get_running_loop().create_task(self._read())
+            self._reading = asyncio.get_running_loop().create_task(self._read_quietly())
+
+    async def change(self, changes: dict[str, str]) -> None:
+        """Takes tls.server.certPath out of a change of settings, if it is there, and reads the
+        files again: empty or as it is, it asks for that. Raises: BadArgument for another path,
+        without a certificate, and for files that cannot be used."""
+        wished = changes.pop(SETTING, None)
+        if wished is None:
+            return
+        if not self._tls.files:
+            raise BadArgument("the server has no certificate that it could read again")
+        if wished not in ("", self._tls.cert_path):
+            raise BadArgument(f"{SETTING} takes effect only at a start: write it to the TLS file")
+        await self._read()
 
     async def _watch(self) -> None:
         used = await asyncio.to_thread(_state_of, self._tls.files)
@@ -55,16 +71,20 @@ class Certificates:
             # Certificate and key are rarely written at one moment: they are read once they rest.
             if now != used and now == before:
                 used = now
-                await self._read()
+                await self._read_quietly()
             before = now
+
+    async def _read_quietly(self) -> None:
+        with contextlib.suppress(BadArgument):
+            await self._read()
 
     async def _read(self) -> None:
         try:
             await asyncio.to_thread(self._tls.read_again)
         except BadArgument as bad:
             log.error("Kept the certificate of before: %s", bad)
-        else:
-            log.info("Read the certificate again: %s", self._tls.cert_path)
+            raise
+        log.info("Read the certificate again: %s", self._tls.cert_path)
 
 
 def _state_of(paths: Sequence[str]) -> list[tuple[int, ...]]:

@@ -31,6 +31,8 @@ from broker.services.transaction import Transactions
 from pystore import Store
 
 if TYPE_CHECKING:
+    from broker.remoting.certificates import Certificates
+
     # A broker without a tier starts without it.
     from broker.services.cold.cold import Cold
 
@@ -112,6 +114,7 @@ class Services:
     cold: Cold | None = None
     access: Access | None = None
     authorizer: Authorizer | None = None
+    certificates: Certificates | None = None
     watchdog: Watchdog | None = None
     send_hooks: Hooks[SendContext] = field(default_factory=Hooks)
     consume_hooks: Hooks[ConsumeContext] = field(default_factory=Hooks)

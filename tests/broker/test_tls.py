@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import struct
 import sys
 import threading
 
 import pytest
-from loops import Wire, serving, until
+from loops import Wire, serving
 from waiting import BOUND_S, settled_async
 
+from broker.loop import rate_limited_log
 from broker.remoting.client import RemotingClient
-from broker.remoting.connection import Limits
 from broker.remoting.selfsigned import self_signed
 from broker.remoting.tls import TlsSettings, client_context
 from broker.wire import codec
@@ -23,13 +22,6 @@ from pystore.errors import BadArgument
 
 def who(peer, command):
     return command.reply(ext={"host": peer.address[0], "port": peer.address[1]}, body=command.body)
-
-
-async def test_a_handshake_that_is_never_finished_is_not_waited_for():
-    limits = Limits(opening_s=0.1)
-    async with serving({1: who}, limits=limits) as server, await Wire.to(server.port) as wire:
-        wire.write(b"\x16\x03\x01")
-        assert await wire.closed() == b""
 
 
 def anyone():
@@ -65,50 +57,10 @@ async def test_tls_carries_large_frames_and_many_of_them():
         assert [a.body for a in await asyncio.gather(*asked)] == [b"%d" % n for n in range(500)]
 
 
-async def test_tls_cut_at_every_byte_behind_a_proxy():
-    """Records may be cut anywhere, the proxy's header before them too."""
-    async with serving({1: who}) as server:
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        tls = anyone().wrap_bio(incoming, outgoing)
-        async with await Wire.to(server.port) as wire:
-
-            async def send(data):
-                for i in range(len(data)):
-                    wire.write(data[i : i + 1])
-                    await wire.writer.drain()
-                    await asyncio.sleep(0)
-
-            await send(b"PROXY TCP4 10.1.2.3 127.0.0.1 4711 9876\r\n")
-            while True:
-                try:
-                    tls.do_handshake()
-                    break
-                except ssl.SSLWantReadError:
-                    await send(outgoing.read())
-                    incoming.write(await wire.reader.read(1 << 16))
-            tls.write(codec.encode(Command(1)))
-            await send(outgoing.read())
-            got = b""
-            while len(got) < 4 or len(got) < struct.unpack_from(">i", got)[0] + 4:
-                incoming.write(await wire.reader.read(1 << 16))
-                try:
-                    while True:
-                        got += tls.read(1 << 16)
-                except ssl.SSLWantReadError:
-                    pass
-            assert codec.decode(got).ext == {"host": "10.1.2.3", "port": "4711"}
-
-
-async def test_a_handshake_that_is_none_ends_the_connection():
-    async with serving({1: who}) as server, await Wire.to(server.port) as wire:
-        wire.write(b"\x16\x03\x01\x00\x05hello" + bytes(100))
-        await wire.closed()
-        await until(lambda: not server.connections)
-
-
 async def test_without_a_certificate_tls_is_refused_and_plain_text_served(monkeypatch, caplog):
     """cryptography is an extra; the log says what to do, and shows no stack."""
     monkeypatch.setitem(sys.modules, "cryptography", None)
+    monkeypatch.setattr(rate_limited_log, "PAUSE_S", 0.0)
     async with serving({1: who}) as server:
         async with await Wire.to(server.port) as wire:
             wire.write(b"\x16\x03\x01\x00\x05hello")

@@ -15,13 +15,15 @@ from popping import records
 from waiting import BOUND_S, until, until_async
 
 from broker.broker import Broker
+from broker.client.admin import AsyncAdmin
+from broker.client.errors import BrokerRefused
+from broker.grpc.proxy import Proxy
 from broker.loop import rate_limited_log
 from broker.namesrv.server import NameServer
 from broker.remoting import certificates
 from broker.remoting import tls as tls_module
 from broker.remoting.client import RemotingClient
 from broker.remoting.connection import Limits
-from broker.remoting.links import LinkConnection
 from broker.remoting.selfsigned import self_signed
 from broker.remoting.tls import TlsSettings, client_context
 from broker.wire import codec
@@ -44,19 +46,13 @@ def started(path, small, tls, **settings):
     return Broker(path / "s", listenPort=0, tls=tls, **small, **settings)
 
 
-def on_threads(broker):
-    """How many of the connections are a network thread's."""
-    return sum(isinstance(c, LinkConnection) for c in broker._listeners.main.connections)
-
-
 async def all_are_answered(broker, count):
-    """Clients that begin at once, each on a network thread."""
+    """Clients that begin at once."""
     clients = [RemotingClient(tls=client_context()) for _ in range(count)]
     answers = await asyncio.gather(*(
         client.request(broker.address, send(n), timeout=BOUND_S) for n, client in enumerate(clients)
     ))  # fmt: skip
     assert {answer.code for answer in answers} == {0}
-    await until_async(lambda: on_threads(broker) == count)
     for client in clients:
         await client.close()
 
@@ -110,14 +106,6 @@ class Records:
 
     def _size(self):
         return 4 + struct.unpack_from(">i", self._left)[0]
-
-
-async def test_a_thread_reads_it(tmp_path, small):
-    async with started(tmp_path, small, tls_of(tmp_path)) as broker:
-        async with RemotingClient(tls=client_context()) as client:
-            assert (await client.request(broker.address, send())).code == 0
-            await until_async(lambda: on_threads(broker) == 1)
-        await until_async(lambda: not broker._listeners.main.connections)
 
 
 async def test_clients_wait_while_a_certificate_of_our_own_is_made(tmp_path, small):
@@ -181,7 +169,6 @@ async def test_enforcing_it_refuses_plain_text(tmp_path, small, warnings):
         with pytest.raises(ConnectionError):
             await plain.request(broker.address, send(1))
         assert (await ciphered.request(broker.address, send(2))).code == 0
-        await until_async(lambda: on_threads(broker) == 1)
     assert "plain text refused: tls.server.mode is enforcing" in warnings.text
 
 
@@ -320,7 +307,6 @@ async def test_a_client_whose_certificate_nobody_trusts_is_refused(tmp_path, sma
             with pytest.raises(ConnectionError):
                 await each.request(broker.address, send(2))
         assert (await known.request(broker.address, send(3))).code == 0
-        await until_async(lambda: on_threads(broker) == 1)
     assert "the TLS handshake failed (self-signed certificate)" in warnings.text
 
 
@@ -369,29 +355,32 @@ def replace(folder):
     return cert
 
 
-@pytest.mark.parametrize("asked", [True, False])
-async def test_a_new_certificate_is_for_new_connections(tmp_path, small, asked, monkeypatch):
-    """Asked: by SIGHUP; else its files were changed."""
-    monkeypatch.setattr(certificates, "LOOK_S", 300.0 if asked else 0.02)
+@pytest.mark.parametrize("how", ["SIGHUP", "request", "files"])
+async def test_a_new_certificate_is_for_new_connections(tmp_path, small, how, monkeypatch):
+    monkeypatch.setattr(certificates, "LOOK_S", 0.02 if how == "files" else 300.0)
     tls = tls_of(tmp_path)
     async with (
-        started(tmp_path, small, tls, grpc_port=0) as broker,
         NameServer(None, None, tls, listenPort=0) as names,
+        started(tmp_path, small, tls, grpc_port=0, namesrvAddr=names.address) as broker,
+        Proxy(names.address, grpc_port=0, remoting_port=0, tls=tls, drain_s=0.2) as proxy,
         RemotingClient(tls=client_context()) as client,
+        AsyncAdmin(names.address) as admin,
     ):
-        ports = broker.port, broker.grpc_port, names.port
+        ports = broker.port, broker.grpc_port, names.port, proxy.port, proxy.relay.port
         before = (tmp_path / "server.pem").read_text()
         assert (await client.request(broker.address, send(), timeout=BOUND_S)).code == 0
         assert {await asyncio.to_thread(shown_at, port) for port in ports} == {before}
         after = replace(tmp_path)
-        if asked:
-            broker.reload()
-            names.reload()
+        if how == "request":
+            for address in [*await admin.servers(), proxy.remoting_address]:
+                await admin.renew_certificate(address)
+        for each in (broker, names, proxy) if how == "SIGHUP" else ():
+            each.reload()
         for port in ports:
             while await asyncio.to_thread(shown_at, port) != after:
                 await asyncio.sleep(0.01)
         assert (await client.request(broker.address, send(1), timeout=BOUND_S)).code == 0
-        await until_async(lambda: len(broker._listeners.main.connections) == 1)
+        await until_async(lambda: client.connected(broker.address) is not None)
 
 
 async def test_a_certificate_without_its_key_leaves_the_old_one(tmp_path, small, caplog):
@@ -400,4 +389,17 @@ async def test_a_certificate_without_its_key_leaves_the_old_one(tmp_path, small,
         (tmp_path / "server.pem").write_text(self_signed("localhost")[0])
         broker.reload()
         await until_async(lambda: "Kept the certificate of before" in caplog.text)
+        async with AsyncAdmin(broker=broker.address) as admin:
+            with pytest.raises(BrokerRefused, match="cannot be used"):
+                await admin.renew_certificate()
+            with pytest.raises(BrokerRefused, match="takes effect only at a start"):
+                await admin.configure({"tls.server.certPath": "/elsewhere"})
         assert await asyncio.to_thread(shown_at, broker.port) == before
+
+
+async def test_a_server_without_a_certificate_of_its_own_says_so(tmp_path, small):
+    async with (
+        started(tmp_path, small, None) as broker, AsyncAdmin(broker=broker.address) as admin
+    ):  # fmt: skip
+        with pytest.raises(BrokerRefused, match="has no certificate that it could read again"):
+            await admin.renew_certificate()

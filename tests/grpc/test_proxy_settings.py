@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 pytest.importorskip("broker.grpc._http2")
 
 from broker import Broker
+from broker.grpc.proxy import Proxy
 from broker.grpc.settings import CLUSTER, LOCAL, ProxySettings
 from pystore.configuration.problems import BadSettings
 from pystore.configuration.upstream import PROXY
@@ -83,3 +86,27 @@ def test_a_file_that_is_not_one_is_named(text: str, tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadArgument, match="No such file"):
         ProxySettings.read(tmp_path / "none.json")
+
+
+def test_a_file_that_is_read_again_changes_what_calls_look_at(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file with a mistake changes nothing."""
+    conf = written(tmp_path, {"renewMaxTimeMillis": 1000})
+    proxy = Proxy("127.0.0.1:1", conf=conf)
+    settings = proxy.settings
+    caplog.set_level(logging.INFO, "broker.settings")
+    conf.write_text('{"renewMaxTimeMillis": 2000, "grpcServerPort": 1, "maxMessageSize": 5}')
+    asyncio.run(_reload(proxy))
+    assert settings.renew_max_ms == 2000 and settings.port == 8081
+    said = [record.getMessage() for record in caplog.records]
+    assert f"Read {conf} again; changed: renewMaxTimeMillis" in said
+    assert "Only a start takes over: grpcServerPort, maxMessageSize" in said
+    conf.write_text('{"renewMaxTimeMillis": 3000, "grpcServerPort": "x"}')
+    asyncio.run(_reload(proxy))
+    assert settings.renew_max_ms == 2000
+    assert "Kept the settings of before" in caplog.text
+
+
+async def _reload(proxy: Proxy) -> None:
+    proxy.reload()

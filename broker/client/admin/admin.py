@@ -109,6 +109,8 @@ class Admin(StartedByWith):
     broker = twin_of(AsyncAdmin.broker)
     configuration = twin_of(AsyncAdmin.configuration)
     configure = twin_of(AsyncAdmin.configure)
+    servers = twin_of(AsyncAdmin.servers)
+    renew_certificate = twin_of(AsyncAdmin.renew_certificate)
     topics = twin_of(AsyncAdmin.topics)
     topic_names = twin_of(AsyncAdmin.topic_names)
     topic = twin_of(AsyncAdmin.topic)

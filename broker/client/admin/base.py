@@ -100,6 +100,13 @@ class AdminBase(Closing):
 
     # ---- who there is ----
 
+    async def servers(self) -> list[str]:
+        """Returns the addresses of all that are asked: with broker= that one, else the brokers of
+        the cluster and its name servers. Raises: as cluster()."""
+        if self._broker is not None:
+            return [self._broker]
+        return [*(place.address for place in await self.cluster()), *self._servers]
+
     async def cluster(self) -> list[BrokerPlace]:
         """Returns all brokers of the cluster, or of all clusters: masters before their slaves. With
         broker=, that one alone.

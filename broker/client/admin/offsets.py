@@ -56,6 +56,20 @@ class BrokerAdmin(AdminBase):
         body = edit_java_properties("", changes).encode()
         await self.network.request(self._one(address), RequestCode.UPDATE_BROKER_CONFIG, None, body)
 
+    async def renew_certificate(self, address: str | None = None) -> None:
+        """Has a broker, a name server or a proxy of this project read the files of its certificate
+        again; new connections get the new one. address: of a proxy, its remoting port; not needed
+        with broker=. Raises: Misuse, BrokerRefused for one without a certificate, and for files
+        that cannot be used, ClientError."""
+        self.network.check()
+        at, body = self._one(address), b"tls.server.certPath=\n"
+        try:
+            await self.network.request(at, RequestCode.UPDATE_BROKER_CONFIG, None, body)
+        except BrokerRefused as refused:
+            if refused.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            await self.network.request(at, RequestCode.UPDATE_NAMESRV_CONFIG, None, body)
+
 
 class OffsetAdmin(AdminBase):
     """Offsets: lag, reset, skip."""
