@@ -12,13 +12,14 @@ from heapq import nlargest
 from typing import Any
 
 from broker.hot.ordered import UNKNOWN
-from broker.loop.turns import alone
+from broker.loop.turns import Pieces, alone
 from broker.processors.bodies import LITE_SUBSCRIPTIONS, read
 from broker.processors.durable import once_durable
 from broker.processors.refusals import always, check_hands_out, put_refusal
 from broker.services.context import Services
 from broker.services.lite.lite_topics import EXPIRATION, LiteTopics, is_lite
 from broker.services.lite.names import parts_of, queue_of, subscription_problem
+from broker.services.lite.registry import names_in
 from broker.services.topics import READ
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
@@ -38,6 +39,8 @@ _NO_REMARK = "not set any response code"
 _NOTHING = {"popTime": 0, "invisibleTime": 0, "reviveQid": 0}
 #: Lite topics that an answer names at most.
 _LISTED_MAX = 10_000
+#: Names that are checked at once.
+_TOGETHER = 512
 
 
 class LiteProcessor:
@@ -82,7 +85,9 @@ class LiteProcessor:
 
     @alone
     async def _subscribe(self, peer: Peer, command: Command, rows: list[dict[str, Any]]) -> Command:
+        turns = Pieces()
         for row in rows:
+            await turns.next()
             client, group, topic = row["clientId"], row["group"], row["topic"]
             if client.strip() and group.strip() and topic.strip():
                 await self._subscribe_one(peer, row, client, group, topic)
@@ -92,8 +97,11 @@ class LiteProcessor:
         self, peer: Peer, row: dict[str, Any], client: str, group: str, topic: str
     ) -> None:
         lite, action, names = self._lite, row["action"], row["liteTopicSet"]
-        if problem := subscription_problem(topic, names):
-            raise Refused(ResponseCode.SYSTEM_ERROR, problem)
+        turns = Pieces()
+        for at in range(0, len(names) or 1, _TOGETHER):
+            await turns.next()
+            if problem := subscription_problem(topic, names[at : at + _TOGETHER]):
+                raise Refused(ResponseCode.SYSTEM_ERROR, problem)
         known = lite.registry.get(group, client)
         if known is not None and 0 < row["version"] < known.version:
             return  # a newer one has overtaken it
@@ -327,7 +335,7 @@ class LiteProcessor:
             "orderInfoCount": lite.batches,
             "cqTableSize": self.s.topics.count,
             "offsetTableSize": self.s.core.pairs,
-            "eventMapSize": sum(1 for c in lite.registry.all() if c.events),
+            "eventMapSize": lite.registry.totals().eventful,
             "topicMeta": {t.name: int(t.attributes.get(EXPIRATION, "-1")) for t in topics},
             "groupMeta": {name: found for name, found in groups.items() if found},
         }
@@ -357,7 +365,8 @@ class LiteProcessor:
         ]
         subscribers += [
             {"clientId": "*", "group": group}
-            for group in sorted({c.group for c in lite.registry.wild(config.name)})
+            for group in sorted(lite.groups_of(config.name))
+            if lite.registry.has_wild(group)
         ]
         body = {
             "parentTopic": config.name,
@@ -371,7 +380,7 @@ class LiteProcessor:
         }  # fmt: skip
         return command.reply(body=mqjson.dumps(body))
 
-    def client_info(self, peer: Peer, command: Command) -> Command:
+    async def client_info(self, peer: Peer, command: Command) -> Command:
         most = command.number("maxCount", 1000)
         if most <= 0:
             raise Refused(ResponseCode.SYSTEM_ERROR, "[maxCount] field invalid")
@@ -389,7 +398,8 @@ class LiteProcessor:
         }  # fmt: skip
         client = lite.registry.get(name, client_id)
         if client is not None:
-            queues = sorted(lite.registry.queues(name, client_id))
+            told = lite.registry.queues(name, client_id)
+            queues = await asyncio.to_thread(lambda: sorted(names_in(told)))
             if client.wild and client.parent == config.name:
                 queues = [f"{config.name}@{name}"]
             body |= {
@@ -462,7 +472,7 @@ class LiteProcessor:
         lite = self._lite
         client = lite.registry.get(group, client_id) if client_id else None
         if client is not None and not lite.is_wild(group):
-            await lite.dispatch(client)
+            lite.dispatch(client)
         elif not client_id or lite.is_wild(group):
             await lite.dispatch_group(group)
         return command.reply(0, _NO_REMARK)

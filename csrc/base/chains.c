@@ -2,8 +2,25 @@
 #include "base/chains.h"
 
 #include <stdlib.h>
+#include <sys/random.h>
+#include <time.h>
 
 #define FIRST_ROOM 64
+
+uint64_t ps_hash_key[2];
+
+/* Both are odd, so that no product of them is 0 by their fault. A system that has no random bytes
+ * leaves the time and the place of the stack. */
+__attribute__((constructor)) static void draw_key(void) {
+    if (getrandom(ps_hash_key, sizeof ps_hash_key, GRND_NONBLOCK) != (ssize_t)sizeof ps_hash_key) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        ps_hash_key[0] = (uint64_t)now.tv_nsec * 0x9e3779b97f4a7c15u;
+        ps_hash_key[1] = ps_hash_key[0] ^ (uint64_t)(uintptr_t)&now;
+    }
+    ps_hash_key[0] |= 1;
+    ps_hash_key[1] |= 1;
+}
 
 bool ps_chains_reserve(ps_chains *t) {
     if (t->count < t->room) return true;

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 typedef struct ps_chain { /* the first member of an entry */
     struct ps_chain *next;
@@ -42,13 +43,27 @@ void *ps_chains_each(const ps_chains *t, const void *entry);
 /* Frees the table, and with `entries` what is in it, by free(). */
 void ps_chains_free(ps_chains *t, bool entries);
 
-/* FNV-1a, for tables of names. */
+/* A hash for tables of names, under a key of this process alone: whoever knew it could choose names
+ * that all share a chain, and have each of them cost what all cost. */
+extern uint64_t ps_hash_key[2];
+
+static inline uint64_t ps_hash_mix(uint64_t a, uint64_t b) {
+    unsigned __int128 product = (unsigned __int128)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
 static inline uint32_t ps_hash_more(uint32_t h, const uint8_t *text, int32_t len) {
-    for (int32_t i = 0; i < len; i++) h = (h ^ text[i]) * 16777619u;
-    return h;
+    uint64_t state = ps_hash_key[0] ^ ((uint64_t)(uint32_t)len << 32 | h), word = 0;
+    for (; len > 8; len -= 8, text += 8) {
+        memcpy(&word, text, 8);
+        state = ps_hash_mix(state ^ word, ps_hash_key[1]);
+    }
+    word = 0;
+    if (len > 0) memcpy(&word, text, (size_t)len);
+    state = ps_hash_mix(ps_hash_mix(state ^ word, ps_hash_key[1]), ps_hash_key[0]);
+    return (uint32_t)(state ^ state >> 32);
 }
 static inline uint32_t ps_hash_of(const void *text, int32_t len) {
-    return ps_hash_more(2166136261u, (const uint8_t *)text, len);
+    return ps_hash_more(0, text, len);
 }
 
 #endif

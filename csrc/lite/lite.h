@@ -39,15 +39,20 @@ int ps_lite_join(ps_core *core, const ps_lite_who *who, const char *parent, int3
                  int32_t room, ps_error *error);
 /* 1 and the client; 0: there is none. */
 int ps_lite_get(ps_core *core, const ps_lite_who *who, ps_lite_row *row);
-/* Clients from the n-th on, in an order that changes with them: how many. */
-int32_t ps_lite_list(ps_core *core, int32_t from, ps_lite_row *rows, int32_t room);
+/* Clients before the n-th, from the last of these down: how many. Who goes on so sees each one that
+ * was there when it began and has not left. */
+int32_t ps_lite_list(ps_core *core, int32_t before, ps_lite_row *rows, int32_t room);
 void ps_lite_set_version(ps_core *core, const ps_lite_who *who, int64_t version);
-/* Forgets it, answers its pops, and gives its events to others. */
+/* Forgets it, answers its pops, and gives its events to others, bit by bit. */
 void ps_lite_leave(ps_core *core, const ps_lite_who *who);
 
 /* Subscribes it to queues, whose names follow each other, each after a byte with its length; what
- * they have is an event. How many are new, or PS_E_NO_MEMORY. */
+ * they have is an event. How many are new; PS_E_NO_MEMORY, or PS_E_ARGUMENT: there is no such
+ * client. */
 int32_t ps_lite_add(ps_core *core, const ps_lite_who *who, const uint8_t *names, int32_t len,
+                    ps_error *error);
+/* Subscribes it to these, and to no others. As above. */
+int ps_lite_replace(ps_core *core, const ps_lite_who *who, const uint8_t *names, int32_t len,
                     ps_error *error);
 /* Has it read all lite topics of its topic. 1: it did not before. */
 int ps_lite_add_wild(ps_core *core, const ps_lite_who *who);
@@ -61,11 +66,14 @@ int64_t ps_lite_names(ps_core *core, const ps_lite_who *who, int32_t events, uin
  * of that one. How many are in `rows`. */
 int32_t ps_lite_subscribers(ps_core *core, const char *queue, int32_t len, const char *group,
                             int32_t group_len, ps_lite_row *rows, int32_t room);
+/* 1: clients of this group read all lite topics. */
+int32_t ps_lite_wild_clients(ps_core *core, const char *group, int32_t group_len);
 typedef struct ps_lite_totals {
     int64_t pairs;   /* of client and lite topic */
     int64_t changes; /* how often who subscribes to what has changed */
     int64_t clients, events, polls; /* events, and pops, that wait */
     int64_t overflowed; /* clients with events that found no room */
+    int64_t eventful;   /* clients with events */
 } ps_lite_totals;
 void ps_lite_counts(ps_core *core, ps_lite_totals *out);
 
@@ -76,10 +84,10 @@ void ps_lite_give(ps_core *core, const char *group, int32_t group_len, const cha
  * back. After an acknowledgement, and after another invisible time. */
 void ps_lite_settle(ps_core *core, const char *group, int32_t group_len, const char *queue,
                     int32_t len);
-/* Makes events of those of its queues that have something to read, some thousand a call; begin 1:
- * from the first on. How many queues are left to look at. */
-int32_t ps_lite_dispatch(ps_core *core, const ps_lite_who *who, int32_t begin);
-/* Gives events of a client that does not poll to those who do. */
+/* Has its pops look at all of its queues again, those too whose batch is out. 1; 0: there is no
+ * such client. */
+int ps_lite_dispatch(ps_core *core, const ps_lite_who *who);
+/* Gives events of a client that does not poll to those who do, some thousand a call. */
 void ps_lite_hand_over(ps_core *core, const ps_lite_who *who);
 /* The queue is gone: so are its events. */
 void ps_lite_forget(ps_core *core, const char *queue, int32_t len);

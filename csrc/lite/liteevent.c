@@ -1,4 +1,5 @@
 /* Events: see lite.h. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/threads.h"
@@ -9,81 +10,97 @@
 #include "tables/lags.h"
 #include "tables/tables.h"
 
-#define NEWS_BYTES (16 << 10) /* of names, that one look takes */
-#define BACK_MAX 512          /* batches that come back in one look */
+#define NEWS_BYTES (16 << 10) /* of names, that are taken at once */
+#define LOOK_NS 1000000       /* of one look at what comes by itself */
 #define DISPATCH_MAX 1024     /* queues that one call looks at */
+#define HAND_OVER_MAX 1024    /* events that one call gives to others */
+/* Of a group that reads all lite topics so many clients are asked, those that wait first. */
+#define WILD_ASKED 32
+#define ALONE_MAX (1 << 18) /* events that are no pairs; beyond, a client has one at a time */
 
 /* ---- who gets an event ---- */
 
-typedef struct candidate {
-    lite_client *client;
-    lite_sub *sub; /* NULL: it reads all lite topics, and has no event of this one */
-} candidate;
+enum { HAS_ROOM = 1, WAITS, HAS_IT };
 
-static bool add_candidate(ps_lite *l, lite_client *c, lite_sub *s) {
-    uint8_t *to = ps_buffer_room(&l->rg_found, sizeof(candidate));
-    const candidate one = {c, s};
-    if (to == NULL) return false;
-    memcpy(to, &one, sizeof one);
-    l->rg_found.len += (int64_t)sizeof one;
+static void begin_pick(lite_group *g) {
+    g->lg_full = false;
+    g->lg_rank = 0;
+    g->lg_picked = 0;
+    g->lg_pick = NULL;
+    g->lg_pick_sub = NULL;
+}
+
+/* Of those that are best each has the same chance. */
+static void consider_client(ps_core *core, lite_client *c, lite_sub *s) {
+    lite_group *g = c->lc_group;
+    uint8_t rank = s != NULL && s->ls_event_link != NULL ? HAS_IT
+                   : c->lc_polls != NULL                 ? WAITS
+                                                         : HAS_ROOM;
+    if (c->lc_gone) return;
+    if (rank != HAS_IT && c->lc_event_count >= g->lg_room) {
+        ps_lite_overflow(core->co_lite, c, true);
+        g->lg_full = true;
+        return;
+    }
+    if (rank < g->lg_rank) return;
+    g->lg_picked = rank > g->lg_rank ? 1 : g->lg_picked + 1;
+    g->lg_rank = rank;
+    if (g->lg_picked > 1 && ps_core_random(core) % (uint64_t)g->lg_picked != 0) return;
+    g->lg_pick = c;
+    g->lg_pick_sub = s;
+}
+
+/* The same of those that read all lite topics, but for `except`; somebody has considered those of
+ * them that have the event. */
+static void consider_wild(ps_core *core, lite_group *g, ps_slice queue, const lite_client *except) {
+    int32_t left = WILD_ASKED;
+    for (lite_client *c = g->lg_wild; c != NULL; c = c->lc_wild_next) {
+        if (g->lg_rank == HAS_IT || (c->lc_polls == NULL && g->lg_rank == WAITS)) return;
+        if (left-- == 0) {
+            g->lg_full = true;
+            return;
+        }
+        if (c != except && ps_lite_reads(c, queue)) consider_client(core, c, NULL);
+    }
+}
+
+/* The clients of the group that read the queue, but for `except`. */
+static void pick_client(ps_core *core, lite_group *g, ps_slice queue, const lite_client *except) {
+    const ps_lite *l = core->co_lite;
+    lite_sub *s = ps_chains_first(&l->rg_by_queue, ps_hash_of(queue.data, queue.len));
+    begin_pick(g);
+    for (; s != NULL; s = ps_chains_next(s))
+        if (s->ls_client->lc_group == g && s->ls_client != except && ps_lite_is_of(s, queue))
+            consider_client(core, s->ls_client, s);
+    consider_wild(core, g, queue, except);
+}
+
+/* The event of a client that reads all lite topics. NULL: there are too many, or no memory. */
+static lite_sub *event_of(ps_lite *l, lite_client *c, ps_slice queue) {
+    lite_sub *s = ps_lite_sub(l, c, queue);
+    if (s != NULL || (l->rg_events_alone >= ALONE_MAX && c->lc_event_count > 0)) return s;
+    return ps_lite_make_sub(l, c, queue);
+}
+
+/* Who was picked has the event from now on. */
+static bool give_event(ps_core *core, lite_group *g, ps_slice queue) {
+    lite_client *c = g->lg_pick;
+    lite_sub *s = c == NULL ? NULL
+                  : g->lg_pick_sub != NULL ? g->lg_pick_sub
+                                           : event_of(core->co_lite, c, queue);
+    if (s == NULL) {
+        if (c != NULL) ps_lite_overflow(core->co_lite, c, true);
+        if (g->lg_wild != NULL && (c != NULL || g->lg_full)) g->lg_again = true;
+        return false;
+    }
+    if (s->ls_event_link == NULL) ps_lite_event_add(core->co_lite, s);
+    ps_lite_wake(core, c);
     return true;
 }
 
-/* The clients of the group that read the queue. */
-static int32_t find_candidates(ps_lite *l, const lite_group *g, ps_slice queue, candidate **out) {
-    l->rg_found.len = 0;
-    lite_sub *s = ps_chains_first(&l->rg_by_queue, ps_hash_of(queue.data, queue.len));
-    for (; s != NULL; s = ps_chains_next(s))
-        if (s->ls_link != NULL && s->ls_client->lc_group == g && ps_lite_is_of(s, queue) &&
-            !add_candidate(l, s->ls_client, s))
-            break;
-    for (lite_client *c = g->lg_wild; c != NULL; c = c->lc_wild_next)
-        if (ps_lite_reads(c, queue) && !add_candidate(l, c, ps_lite_sub(l, c, queue))) break;
-    *out = (candidate *)l->rg_found.data;
-    return (int32_t)(l->rg_found.len / (int64_t)sizeof **out);
-}
-
-/* A client that waits for an event, else any with room; -1: all are full, and are marked so. */
-static int32_t choose_candidate(ps_core *core, const lite_group *g, const candidate *all,
-                                int32_t count) {
-    int32_t start = count > 1 ? (int32_t)(ps_core_random(core) % (uint64_t)count) : 0, best = -1;
-    for (int32_t k = 0; k < count; k++) {
-        int32_t i = (start + k) % count;
-        lite_client *c = all[i].client;
-        if (c->lc_event_count >= g->lg_room)
-            c->lc_overflowed = true;
-        else if (c->lc_polls != NULL)
-            return i;
-        else if (best < 0)
-            best = i;
-    }
-    return best;
-}
-
-/* The event of a client that reads all lite topics. NULL: no memory. */
-static lite_sub *event_of(ps_lite *l, lite_client *c, ps_slice queue) {
-    lite_sub *s = ps_lite_sub(l, c, queue);
-    return s != NULL ? s : ps_lite_make_sub(l, c, queue);
-}
-
-static void give_to(ps_core *core, const candidate *to, ps_slice queue) {
-    lite_sub *s = to->sub != NULL ? to->sub : event_of(core->co_lite, to->client, queue);
-    if (s == NULL) {
-        to->client->lc_overflowed = true;
-        return;
-    }
-    if (s->ls_event_link == NULL) ps_lite_event_add(s);
-    ps_lite_wake(core, to->client);
-}
-
-/* Whoever has the event already keeps it. */
-void ps_lite_offer(ps_core *core, lite_group *g, ps_slice queue) {
-    candidate *all;
-    int32_t count = find_candidates(core->co_lite, g, queue, &all), chosen = -1;
-    for (int32_t i = 0; i < count && chosen < 0; i++)
-        if (all[i].sub != NULL && all[i].sub->ls_event_link != NULL) chosen = i;
-    if (chosen < 0) chosen = choose_candidate(core, g, all, count);
-    if (chosen >= 0) give_to(core, &all[chosen], queue);
+bool ps_lite_offer(ps_core *core, lite_group *g, ps_slice queue) {
+    pick_client(core, g, queue, NULL);
+    return give_event(core, g, queue);
 }
 
 static void tell_ready(ps_core *core) {
@@ -118,9 +135,10 @@ void ps_lite_due(ps_core *core, const ps_pair *pair, int64_t at_ms) {
     const ps_slice group = ps_lite_slice(pair->pr_names, pair->pr_group_len);
     if (o == NULL || ps_order_due(core, o, at_ms)) return;
     ps_lite *l = core->co_lite; /* no memory: the sweep looks */
-    const lite_group *g = ps_lite_group(l, group);
+    lite_group *g = ps_lite_group(l, group);
+    if (g != NULL) g->lg_again = g->lg_wild != NULL;
     for (int32_t i = 0; i < l->rg_client_count; i++)
-        if (l->rg_clients[i]->lc_group == g) l->rg_clients[i]->lc_overflowed = true;
+        if (l->rg_clients[i]->lc_group == g) ps_lite_overflow(l, l->rg_clients[i], true);
 }
 
 void ps_lite_settle(ps_core *core, const char *group, int32_t group_len, const char *queue,
@@ -152,56 +170,98 @@ static bool is_out(ps_core *core, ps_pair *pair) {
     return until > 0;
 }
 
-/* Those that were looked at go to the end of the list, so that it may change in between. blocked:
- * also of queues whose batch is out, which the same attempt may have again. */
-static void dispatch_some(ps_core *core, lite_client *c, bool begin, bool blocked) {
-    const ps_slice group = ps_lite_slice(c->lc_group->lg_name, c->lc_group->lg_len);
-    if (begin) {
-        c->lc_left = c->lc_sub_count;
-        c->lc_overflowed = c->lc_wild; /* the broker looks at all queues */
-    }
+/* Those that were looked at go to the end of the list, so that it may change in between. It ends
+ * when the client has no room for more. */
+static void look_at_subs(ps_core *core, lite_client *c) {
+    lite_group *g = c->lc_group;
+    const ps_slice group = ps_lite_slice(g->lg_name, g->lg_len);
     for (int32_t i = 0; i < DISPATCH_MAX && c->lc_left > 0 && c->lc_subs != NULL; i++) {
+        if (c->lc_event_count >= g->lg_room) return;
         lite_sub *s = c->lc_subs;
         const ps_slice queue = ps_lite_slice(s->ls_name, s->ls_len);
         ps_lite_list_last(s);
         c->lc_left--;
         ps_pair *pair =
             ps_core_find_pair(core, group.data, group.len, queue.data, queue.len);
-        if (has_more(core, pair, queue) && (blocked || !is_out(core, pair)))
-            ps_lite_offer(core, c->lc_group, queue);
+        if (has_more(core, pair, queue) && (c->lc_blocked_too || !is_out(core, pair)))
+            ps_lite_offer(core, g, queue);
     }
     if (c->lc_subs == NULL) c->lc_left = 0;
 }
 
-int32_t ps_lite_dispatch(ps_core *core, const ps_lite_who *who, int32_t begin) {
-    PS_CORE_HELD(core);
-    lite_client *c = ps_lite_find_who(core, who);
-    if (c == NULL) return 0;
-    dispatch_some(core, c, begin, true);
-    if (begin) c->lc_overflowed = false;
-    tell_ready(core);
-    return c->lc_left;
+/* Of a client that reads all lite topics: its group goes on where it was. */
+static void look_at_all(ps_core *core, lite_client *c) {
+    lite_group *g = c->lc_group;
+    const ps_slice group = ps_lite_slice(g->lg_name, g->lg_len);
+    char name[UINT8_MAX];
+    for (int32_t i = 0; i < DISPATCH_MAX; i++) {
+        int32_t len = 0;
+        int64_t at = ps_lights_next(core->co_store, g->lg_at, name, &len);
+        g->lg_looks = at >= 0;
+        if (at < 0) return;
+        const ps_slice queue = ps_lite_slice(name, len);
+        ps_pair *pair = ps_core_find_pair(core, group.data, group.len, queue.data, queue.len);
+        if (len > 0 && ps_lite_reads(c, queue) && has_more(core, pair, queue) &&
+            !is_out(core, pair)) {
+            pick_client(core, g, queue, NULL);
+            if (g->lg_pick == NULL) consider_client(core, c, NULL); /* it may not have been asked */
+            if (!give_event(core, g, queue)) return; /* it is the next one again */
+        }
+        g->lg_at = (uint32_t)at;
+    }
+}
+
+bool ps_lite_may_refill(const lite_client *c) {
+    const lite_group *g = c->lc_group;
+    return c->lc_left > 0 || (c->lc_wild ? g->lg_looks || g->lg_again : c->lc_overflowed);
 }
 
 void ps_lite_refill(ps_core *core, lite_client *c) {
-    if (c->lc_events == NULL && ((c->lc_overflowed && !c->lc_wild) || c->lc_left > 0))
-        dispatch_some(core, c, c->lc_left == 0, false);
+    lite_group *g = c->lc_group;
+    if (c->lc_events != NULL) return;
+    if (c->lc_left == 0 && c->lc_overflowed) {
+        c->lc_left = c->lc_sub_count;
+        c->lc_blocked_too = false;
+        ps_lite_overflow(core->co_lite, c, false);
+    }
+    look_at_subs(core, c);
+    if (!c->lc_wild || c->lc_events != NULL) return;
+    if (!g->lg_looks && g->lg_again) {
+        g->lg_looks = true;
+        g->lg_again = false;
+        g->lg_at = 0;
+    }
+    if (g->lg_looks) look_at_all(core, c);
 }
 
+int ps_lite_dispatch(ps_core *core, const ps_lite_who *who) {
+    PS_CORE_HELD(core);
+    lite_client *c = ps_lite_find_who(core, who);
+    if (c == NULL) return 0;
+    c->lc_left = c->lc_sub_count;
+    c->lc_blocked_too = true;
+    ps_lite_overflow(core->co_lite, c, false);
+    if (c->lc_wild) c->lc_group->lg_again = true;
+    if (c->lc_events == NULL) ps_lite_wake(core, c);
+    tell_ready(core);
+    return 1;
+}
+
+/* Those that nobody waits for go to the end, so that the next call looks at others. */
 void ps_lite_hand_over(ps_core *core, const ps_lite_who *who) {
     PS_CORE_HELD(core);
     ps_lite *l = core->co_lite;
     lite_client *c = ps_lite_find_who(core, who);
-    for (lite_sub *s = c != NULL ? c->lc_events : NULL, *next; s != NULL; s = next) {
-        candidate *all;
+    int32_t left = c == NULL ? 0 : c->lc_event_count;
+    for (left = left < HAND_OVER_MAX ? left : HAND_OVER_MAX; left > 0; left--) {
+        lite_sub *s = c->lc_events;
         const ps_slice queue = ps_lite_slice(s->ls_name, s->ls_len);
-        int32_t count = find_candidates(l, c->lc_group, queue, &all), i = 0;
-        next = s->ls_event_next;
-        while (i < count && (all[i].client == c || all[i].client->lc_polls == NULL)) i++;
-        if (i == count) continue;
-        give_to(core, &all[i], queue);
-        ps_lite_event_drop(s);
-        if (s->ls_link == NULL) ps_lite_drop_sub(l, s);
+        ps_lite_event_drop(l, s);
+        pick_client(core, c->lc_group, queue, c);
+        if (c->lc_group->lg_rank != WAITS || !give_event(core, c->lc_group, queue))
+            ps_lite_event_add(l, s);
+        else if (s->ls_link == NULL)
+            ps_lite_drop_sub(l, s);
     }
     tell_ready(core);
 }
@@ -215,72 +275,124 @@ void ps_lite_forget(ps_core *core, const char *queue, int32_t len) {
     for (lite_sub *next; s != NULL; s = next) {
         next = ps_chains_next(s);
         if (!ps_lite_is_of(s, name)) continue;
-        ps_lite_event_drop(s);
+        ps_lite_event_drop(l, s);
         if (s->ls_link == NULL) ps_lite_drop_sub(l, s);
     }
 }
 
 /* ---- what comes by itself ---- */
 
-/* Each group that reads the queue gets an event. */
+static lite_group *ask_group(lite_group *g, lite_group *asked) {
+    if (g->lg_asked) return asked;
+    begin_pick(g);
+    g->lg_asked = true;
+    g->lg_next = asked;
+    return g;
+}
+
+/* Each group that reads the queue gets an event, by one walk over all that do. */
 static void take_news_of(ps_core *core, ps_slice queue) {
-    ps_lite *l = core->co_lite;
+    const ps_lite *l = core->co_lite;
     lite_group *asked = NULL;
     lite_sub *s = ps_chains_first(&l->rg_by_queue, ps_hash_of(queue.data, queue.len));
     for (; s != NULL; s = ps_chains_next(s)) {
-        lite_group *g = s->ls_client->lc_group;
-        if (g->lg_asked || s->ls_link == NULL || !ps_lite_is_of(s, queue)) continue;
-        g->lg_asked = true;
-        g->lg_next = asked;
-        asked = g;
+        if (!ps_lite_is_of(s, queue)) continue;
+        asked = ask_group(s->ls_client->lc_group, asked);
+        consider_client(core, s->ls_client, s);
     }
-    for (lite_group *g = NULL; l->rg_wild > 0 && (g = ps_chains_each(&l->rg_groups, g)) != NULL;) {
-        if (g->lg_asked || g->lg_wild == NULL) continue;
-        g->lg_asked = true;
-        g->lg_next = asked;
-        asked = g;
+    for (lite_group *g = l->rg_wild; g != NULL; g = g->lg_wild_next) {
+        asked = ask_group(g, asked);
+        consider_wild(core, g, queue, NULL);
     }
     for (lite_group *g = asked; g != NULL; g = g->lg_next) {
         g->lg_asked = false;
-        ps_lite_offer(core, g, queue);
+        give_event(core, g, queue);
     }
 }
 
-static void take_news(ps_core *core) {
+/* False: there are more. */
+static bool take_news(ps_core *core, int64_t until_ns) {
     ps_lite *l = core->co_lite;
-    l->rg_news.len = 0;
-    uint8_t *names = ps_buffer_room(&l->rg_news, NEWS_BYTES);
-    if (names == NULL) return;
-    int32_t len = ps_lights_news(core->co_store, names, NEWS_BYTES);
-    for (int32_t at = 0; at < len; at += 1 + names[at]) {
-        const ps_slice queue = {names + at + 1, names[at]};
+    do {
+        if (l->rg_news_at == l->rg_news.len) {
+            l->rg_news.len = l->rg_news_at = 0;
+            uint8_t *to = ps_buffer_room(&l->rg_news, NEWS_BYTES);
+            if (to == NULL) return true;
+            l->rg_news.len = ps_lights_news(core->co_store, to, NEWS_BYTES);
+            if (l->rg_news.len == 0) return true;
+        }
+        const uint8_t *name = l->rg_news.data + l->rg_news_at;
+        l->rg_news_at += 1 + name[0];
+        const ps_slice queue = {name + 1, name[0]};
         ps_lag_grew(core, queue);
         take_news_of(core, queue);
-    }
-    if (len > NEWS_BYTES / 2) ps_eventfd_tell(core->co_event_fd); /* more, after other work */
+    } while (ps_monotonic_ns() < until_ns);
+    return false;
 }
 
-static void give_back(ps_core *core) {
+/* False: there are more. */
+static bool give_back(ps_core *core, int64_t until_ns) {
     ps_order *o;
     int64_t now_ms = ps_timer_now(core->co_store);
-    for (int32_t i = 0; (o = ps_order_due_first(core)) != NULL && o->or_due_ms <= now_ms; i++) {
-        if (i == BACK_MAX) {
-            ps_eventfd_tell(core->co_event_fd);
-            return;
-        }
+    while ((o = ps_order_due_first(core)) != NULL && o->or_due_ms <= now_ms) {
         const ps_pair *p = o->or_pair;
         lite_group *g =
             ps_lite_group(core->co_lite, ps_lite_slice(p->pr_names, p->pr_group_len));
         ps_order_undue(core, o);
         if (g != NULL) ps_lite_offer(core, g, ps_lite_queue_of(p));
+        if (ps_monotonic_ns() >= until_ns) return false;
     }
+    return true;
+}
+
+/* What waited for one that is gone goes to others, who have it from now on. */
+static void drop_one(ps_core *core, lite_client *c) {
+    ps_lite *l = core->co_lite;
+    lite_sub *s = c->lc_events;
+    if (s == NULL) {
+        ps_lite_drop_sub(l, c->lc_subs);
+        return;
+    }
+    char name[UINT8_MAX];
+    int32_t len = s->ls_len;
+    memcpy(name, s->ls_name, (size_t)len);
+    ps_lite_drop_sub(l, s);
+    ps_lite_offer(core, c->lc_group, ps_lite_slice(name, len));
+}
+
+static void free_client(ps_lite *l, lite_client *c) {
+    lite_group *g = c->lc_group;
+    free(c);
+    if (--g->lg_clients > 0) return;
+    ps_chains_remove(&l->rg_groups, g);
+    free(g);
+}
+
+/* One whose polls are not all answered stays as long. */
+static bool free_some_gone(ps_core *core, int64_t until_ns) {
+    ps_lite *l = core->co_lite;
+    for (lite_client **at = &l->rg_gone, *c; (c = *at) != NULL;) {
+        while (c->lc_events != NULL || c->lc_subs != NULL) {
+            drop_one(core, c);
+            if (ps_monotonic_ns() >= until_ns) return false;
+        }
+        if (c->lc_woken > 0) {
+            at = &c->lc_wild_next;
+            continue;
+        }
+        *at = c->lc_wild_next;
+        free_client(l, c);
+    }
+    return true;
 }
 
 void ps_lite_look(ps_core *core) {
     const ps_lite *l = core->co_lite;
     if (l == NULL || !l->rg_on) return;
-    give_back(core);
-    take_news(core);
+    int64_t until_ns = ps_monotonic_ns() + LOOK_NS;
+    bool all = free_some_gone(core, until_ns);
+    all = give_back(core, until_ns) && all;
+    if (!take_news(core, until_ns) || !all) ps_eventfd_tell(core->co_event_fd); /* after others */
 }
 
 void ps_lite_look_now(ps_core *core) {
@@ -299,5 +411,6 @@ int64_t ps_lite_due_in(const ps_core *core) {
 
 bool ps_lite_has_news(const ps_core *core) {
     const ps_lite *l = core->co_lite;
-    return l != NULL && l->rg_on && ps_lights_have_news(core->co_store);
+    return l != NULL && l->rg_on &&
+           (l->rg_news_at < l->rg_news.len || ps_lights_have_news(core->co_store));
 }

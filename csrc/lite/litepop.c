@@ -263,11 +263,11 @@ static int take_events(taking *t) {
     for (int32_t n = t->client->lc_event_count; n > 0 && t->left > 0; n--) {
         lite_sub *s = t->client->lc_events;
         if (l->rg_records.len >= BYTES_ENOUGH) break;
-        ps_lite_event_drop(s);
+        ps_lite_event_drop(l, s);
         code = take_of(t, ps_lite_slice(s->ls_name, s->ls_len));
         more += code == 2;
         if (code < 0 || code == 2)
-            ps_lite_event_add(s); /* it comes again, after others */
+            ps_lite_event_add(l, s); /* it comes again, after others */
         else if (s->ls_link == NULL)
             ps_lite_drop_sub(l, s);
         if (code < 0) break;
@@ -320,10 +320,15 @@ static void list_poll(ps_core *core, lite_poll *w) {
     *c->lc_polls_end = w;
     c->lc_polls_end = &w->lp_next;
     c->lc_poll_count++;
+    core->co_lite->rg_sums.polls++;
     /* One that came before this waited has woken nobody; one whose queue has more after damaged
      * messages is looked at again, after others had their turn. */
-    if (c->lc_events != NULL || c->lc_left > 0 || (c->lc_overflowed && !c->lc_wild))
+    if (c->lc_events != NULL || ps_lite_may_refill(c)) {
         ps_lite_wake(core, c);
+    } else if (c->lc_wild) { /* who waits is asked before the others */
+        ps_lite_unlist_wild(c);
+        ps_lite_list_wild(core->co_lite, c);
+    }
 }
 
 void ps_lite_poll_free(ps_parked *p) {
@@ -331,9 +336,11 @@ void ps_lite_poll_free(ps_parked *p) {
     ps_core *core = p->pk_conn->cn_core;
     lite_client *c = w->lp_client;
     ps_lite_unlist(p);
+    c->lc_woken--;
     if (core->co_pop != NULL) core->co_pop->po_waiting[0]--;
     ps_parked_free(p);
-    if (c == NULL || c->lc_events == NULL) return;
+    if (c->lc_gone) ps_eventfd_tell(core->co_event_fd); /* it can be freed */
+    if (c->lc_events == NULL) return;
     ps_lite_wake(core, c); /* what came for it is for another one of the client */
     ps_eventfd_tell(core->co_event_fd);
 }
@@ -390,13 +397,14 @@ int ps_lite_resume(ps_core *c, ps_parked *p, ps_step *out) {
                 .invisible_ms = w->lp_invisible_ms,
                 .left = w->lp_most,
                 .e = &e};
-    bool waits = w->lp_client != NULL && c->co_lite->rg_on && ps_pop_hands_out(c);
+    bool waits = !w->lp_client->lc_gone && c->co_lite->rg_on && ps_pop_hands_out(c);
     *out = (ps_step){.conn_id = p->pk_conn->cn_id};
     ps_parked_unlink(c, p);
     p->pk_ready = false;
     t.pop_ms = ps_timer_now(c->co_store);
     if (waits) code = take_events(&t);
     if (waits && code == 0 && t.count == 0 && !p->pk_last) {
+        w->lp_client->lc_woken--;
         list_poll(c, w);
         return 0;
     }

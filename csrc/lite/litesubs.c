@@ -47,13 +47,16 @@ void ps_lite_free(ps_core *c) {
         next = ps_chains_each(&l->rg_by_queue, s);
         free(s);
     }
+    for (lite_client *c = l->rg_gone, *next; c != NULL; c = next) {
+        next = c->lc_wild_next;
+        free(c);
+    }
     ps_chains_free(&l->rg_by_queue, false);
     ps_chains_free(&l->rg_by_name, true);
     ps_chains_free(&l->rg_groups, true);
     ps_buffer_free(&l->rg_records);
     ps_buffer_free(&l->rg_counts);
     ps_buffer_free(&l->rg_news);
-    ps_buffer_free(&l->rg_found);
     free(l->rg_clients);
     free(l);
     c->co_lite = NULL;
@@ -148,12 +151,12 @@ int ps_lite_get(ps_core *core, const ps_lite_who *who, ps_lite_row *row) {
     return c != NULL;
 }
 
-int32_t ps_lite_list(ps_core *core, int32_t from, ps_lite_row *rows, int32_t room) {
+int32_t ps_lite_list(ps_core *core, int32_t before, ps_lite_row *rows, int32_t room) {
     PS_CORE_HELD(core);
     const ps_lite *l = core->co_lite;
-    int32_t n = 0;
-    for (; l != NULL && n < room && from + n < l->rg_client_count; n++)
-        fill_row(l->rg_clients[from + n], &rows[n]);
+    int32_t n = 0, count = l != NULL ? l->rg_client_count : 0;
+    if (before > count) before = count;
+    for (; n < room && n < before; n++) fill_row(l->rg_clients[before - 1 - n], &rows[n]);
     return n;
 }
 
@@ -170,13 +173,19 @@ static int add_sub(ps_core *core, lite_client *c, ps_slice queue) {
     ps_lite *l = core->co_lite;
     lite_sub *s = ps_lite_sub(l, c, queue);
     int64_t low, high;
-    if (s != NULL && s->ls_link != NULL) return 0;
+    if (s != NULL && s->ls_link != NULL) {
+        s->ls_round = c->lc_round;
+        ps_lite_list_last(s);
+        return 0;
+    }
     if (s == NULL) s = ps_lite_make_sub(l, c, queue);
     if (s == NULL) return -1;
+    s->ls_round = c->lc_round;
     ps_lite_list_sub(s);
     c->lc_sub_count++;
-    l->rg_pairs++;
-    l->rg_changes++;
+    l->rg_events_alone--;
+    l->rg_sums.pairs++;
+    l->rg_sums.changes++;
     if (ps_lights_range(core->co_store, s->ls_name, s->ls_len, &low, &high))
         ps_lite_offer(core, c->lc_group, queue);
     return 1;
@@ -187,7 +196,11 @@ int32_t ps_lite_add(ps_core *core, const ps_lite_who *who, const uint8_t *names,
     PS_CORE_HELD(core);
     lite_client *c = ps_lite_find_who(core, who);
     int32_t made = 0;
-    for (int32_t at = 0; c != NULL && at < len; at += 1 + names[at]) {
+    if (c == NULL)
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
+                       "there is no client %.*s of the group %.*s: it has left since it joined",
+                       (int)who->id_len, who->id, (int)who->group_len, who->group);
+    for (int32_t at = 0; at < len; at += 1 + names[at]) {
         int one = add_sub(core, c, (ps_slice){names + at + 1, names[at]});
         if (one < 0) return no_memory(e);
         made += one;
@@ -196,15 +209,27 @@ int32_t ps_lite_add(ps_core *core, const ps_lite_who *who, const uint8_t *names,
     return made;
 }
 
+int ps_lite_replace(ps_core *core, const ps_lite_who *who, const uint8_t *names, int32_t len,
+                    ps_error *e) {
+    PS_CORE_HELD(core);
+    lite_client *c = ps_lite_find_who(core, who);
+    ps_lite *l = core->co_lite;
+    if (c != NULL) c->lc_round++; /* those of the new set get it, and come after the others */
+    int32_t made = ps_lite_add(core, who, names, len, e);
+    if (made < 0) return made;
+    while (c->lc_subs != NULL && c->lc_subs->ls_round != c->lc_round)
+        ps_lite_drop_sub(l, c->lc_subs);
+    return 0;
+}
+
 int ps_lite_add_wild(ps_core *core, const ps_lite_who *who) {
     PS_CORE_HELD(core);
     lite_client *c = ps_lite_find_who(core, who);
     if (c == NULL || c->lc_wild) return 0;
     c->lc_wild = true;
-    c->lc_wild_next = c->lc_group->lg_wild;
-    c->lc_group->lg_wild = c;
-    core->co_lite->rg_wild++;
-    core->co_lite->rg_changes++;
+    ps_lite_list_wild(core->co_lite, c);
+    c->lc_group->lg_again = true; /* and its next pop looks for what there is */
+    core->co_lite->rg_sums.changes++;
     return 1;
 }
 
@@ -226,46 +251,21 @@ static void unlist_client(ps_lite *l, lite_client *c) {
     ps_chains_remove(&l->rg_by_name, c);
 }
 
-static void unlist_wild(ps_lite *l, lite_client *c) {
-    lite_client **at = &c->lc_group->lg_wild;
-    while (*at != c) at = &(*at)->lc_wild_next;
-    *at = c->lc_wild_next;
-    c->lc_wild = false;
-    l->rg_wild--;
-    l->rg_changes++;
-}
-
-/* Its polls are answered: they try, and find that it is gone. */
-static void end_polls(ps_core *core, lite_client *c) {
-    while (c->lc_polls != NULL) ps_lite_wake(core, c);
-    for (ps_parked *p = core->co_parking.pg_ready; p != NULL; p = p->pk_next)
-        if (p->pk_lite && ((lite_poll *)p)->lp_client == c) ((lite_poll *)p)->lp_client = NULL;
-}
-
 void ps_lite_leave(ps_core *core, const ps_lite_who *who) {
     PS_CORE_HELD(core);
     ps_lite *l = core->co_lite;
     lite_client *c = ps_lite_find_who(core, who);
     if (c == NULL) return;
-    lite_group *g = c->lc_group;
-    end_polls(core, c);
     unlist_client(l, c);
-    if (c->lc_wild) unlist_wild(l, c);
-    while (c->lc_events != NULL) { /* to others, who have it from now on */
-        lite_sub *s = c->lc_events;
-        ps_lite_event_drop(s);
-        char name[UINT8_MAX];
-        int32_t len = s->ls_len;
-        memcpy(name, s->ls_name, (size_t)len);
-        ps_lite_drop_sub(l, s);
-        ps_lite_offer(core, g, ps_lite_slice(name, len));
+    if (c->lc_wild) {
+        ps_lite_unlist_wild(c);
+        l->rg_sums.changes++;
     }
-    while (c->lc_subs != NULL) ps_lite_drop_sub(l, c->lc_subs);
-    free(c);
-    if (--g->lg_clients == 0) {
-        ps_chains_remove(&l->rg_groups, g);
-        free(g);
-    }
+    ps_lite_overflow(l, c, false);
+    c->lc_gone = true;
+    c->lc_wild_next = l->rg_gone;
+    l->rg_gone = c;
+    while (c->lc_polls != NULL) ps_lite_wake(core, c); /* they try, and find that it is gone */
     ps_eventfd_tell(core->co_event_fd);
 }
 
@@ -303,17 +303,17 @@ int32_t ps_lite_subscribers(ps_core *core, const char *queue, int32_t len, const
     return n;
 }
 
-void ps_lite_counts(ps_core *core, ps_lite_totals *out) {
+int32_t ps_lite_wild_clients(ps_core *core, const char *group, int32_t group_len) {
     PS_CORE_HELD(core);
     const ps_lite *l = core->co_lite;
+    const lite_group *g = l != NULL ? ps_lite_group(l, ps_lite_slice(group, group_len)) : NULL;
+    return g != NULL && g->lg_wild != NULL;
+}
+
+void ps_lite_counts(ps_core *core, ps_lite_totals *out) {
+    PS_CORE_HELD(core);
     *out = (ps_lite_totals){0};
-    if (l == NULL) return;
-    *out = (ps_lite_totals){.pairs = l->rg_pairs,
-                            .changes = l->rg_changes,
-                            .clients = l->rg_client_count};
-    for (int32_t i = 0; i < l->rg_client_count; i++) {
-        out->events += l->rg_clients[i]->lc_event_count;
-        out->polls += l->rg_clients[i]->lc_poll_count;
-        out->overflowed += l->rg_clients[i]->lc_overflowed;
-    }
+    if (core->co_lite == NULL) return;
+    *out = core->co_lite->rg_sums;
+    out->clients = core->co_lite->rg_client_count;
 }

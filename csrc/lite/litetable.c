@@ -57,6 +57,7 @@ lite_sub *ps_lite_make_sub(ps_lite *l, lite_client *c, ps_slice queue) {
     *s = (lite_sub){.ls_client = c, .ls_len = (uint8_t)queue.len};
     memcpy(s->ls_name, queue.data, (size_t)queue.len);
     ps_chains_add(&l->rg_by_queue, s, ps_hash_of(queue.data, queue.len));
+    l->rg_events_alone++;
     return s;
 }
 
@@ -81,12 +82,14 @@ void ps_lite_list_last(lite_sub *s) {
 }
 
 void ps_lite_drop_sub(ps_lite *l, lite_sub *s) {
-    ps_lite_event_drop(s);
+    ps_lite_event_drop(l, s);
     if (s->ls_link != NULL) {
         unlist_sub(s);
         s->ls_client->lc_sub_count--;
-        l->rg_pairs--;
-        l->rg_changes++;
+        l->rg_sums.pairs--;
+        l->rg_sums.changes++;
+    } else {
+        l->rg_events_alone--;
     }
     ps_chains_remove(&l->rg_by_queue, s);
     free(s);
@@ -94,23 +97,27 @@ void ps_lite_drop_sub(ps_lite *l, lite_sub *s) {
 
 /* ---- the lists of a client ---- */
 
-void ps_lite_event_add(lite_sub *s) {
+void ps_lite_event_add(ps_lite *l, lite_sub *s) {
     lite_client *c = s->ls_client;
+    l->rg_sums.eventful += c->lc_event_count == 0;
     s->ls_event_next = NULL;
     s->ls_event_link = c->lc_events_end;
     *c->lc_events_end = s;
     c->lc_events_end = &s->ls_event_next;
     c->lc_event_count++;
+    l->rg_sums.events++;
 }
 
-void ps_lite_event_drop(lite_sub *s) {
+void ps_lite_event_drop(ps_lite *l, lite_sub *s) {
     lite_client *c = s->ls_client;
     if (s->ls_event_link == NULL) return;
+    l->rg_sums.eventful -= c->lc_event_count == 1;
     if (c->lc_events_end == &s->ls_event_next) c->lc_events_end = s->ls_event_link;
     *s->ls_event_link = s->ls_event_next;
     if (s->ls_event_next != NULL) s->ls_event_next->ls_event_link = s->ls_event_link;
     s->ls_event_link = NULL;
     c->lc_event_count--;
+    l->rg_sums.events--;
 }
 
 void ps_lite_unlist(ps_parked *p) {
@@ -122,6 +129,31 @@ void ps_lite_unlist(ps_parked *p) {
     if (w->lp_next != NULL) w->lp_next->lp_link = w->lp_link;
     w->lp_link = NULL;
     c->lc_poll_count--;
+    p->pk_conn->cn_core->co_lite->rg_sums.polls--;
+    c->lc_woken++;
+}
+
+void ps_lite_list_wild(ps_lite *l, lite_client *c) {
+    lite_group *g = c->lc_group;
+    if (g->lg_wild == NULL) {
+        g->lg_wild_next = l->rg_wild;
+        g->lg_wild_link = &l->rg_wild;
+        if (l->rg_wild != NULL) l->rg_wild->lg_wild_link = &g->lg_wild_next;
+        l->rg_wild = g;
+    }
+    c->lc_wild_next = g->lg_wild;
+    c->lc_wild_link = &g->lg_wild;
+    if (g->lg_wild != NULL) g->lg_wild->lc_wild_link = &c->lc_wild_next;
+    g->lg_wild = c;
+}
+
+void ps_lite_unlist_wild(lite_client *c) {
+    lite_group *g = c->lc_group;
+    *c->lc_wild_link = c->lc_wild_next;
+    if (c->lc_wild_next != NULL) c->lc_wild_next->lc_wild_link = c->lc_wild_link;
+    if (g->lg_wild != NULL) return;
+    *g->lg_wild_link = g->lg_wild_next;
+    if (g->lg_wild_next != NULL) g->lg_wild_next->lg_wild_link = g->lg_wild_link;
 }
 
 void ps_lite_wake(ps_core *core, lite_client *c) {

@@ -9,11 +9,21 @@ typedef struct lite_client lite_client;
 
 typedef struct lite_group {
     ps_chain lg_chain; /* hash of the name */
-    struct lite_group *lg_next; /* of those to be asked, within one call */
-    bool lg_asked;
-    int32_t lg_clients; /* how many */
-    lite_client *lg_wild; /* those that read all lite topics */
-    int32_t lg_room;             /* events of a client */
+    int32_t lg_clients; /* how many, with those that have left and are not freed */
+    int32_t lg_room;    /* events of a client */
+    /* Who of it gets an event, within one call. */
+    struct lite_group *lg_next; /* of those that are asked */
+    bool lg_asked, lg_full; /* full: some have no room, or were not asked */
+    uint8_t lg_rank; /* of lg_pick, which is one of lg_picked like it */
+    int32_t lg_picked;
+    lite_client *lg_pick;
+    struct lite_sub *lg_pick_sub; /* NULL: it reads all lite topics, and has no event of this one */
+    /* Of those that read all lite topics, who waits is before who does not. */
+    lite_client *lg_wild;
+    struct lite_group *lg_wild_next, **lg_wild_link; /* of groups that have such */
+    bool lg_looks;    /* light queues from lg_at on are to be looked at */
+    bool lg_again;    /* and all of them after that: an event found no room */
+    uint32_t lg_at;
     int64_t lg_checked;          /* by the rules of then it may read the lite topics of lg_parent */
     uint8_t lg_parent_len;
     int32_t lg_len;
@@ -27,13 +37,13 @@ typedef struct lite_sub {
     lite_client *ls_client;
     struct lite_sub *ls_next, **ls_link;             /* of its client; link NULL: only an event */
     struct lite_sub *ls_event_next, **ls_event_link; /* of its events; link NULL: it is not one */
-    uint8_t ls_len;
+    uint8_t ls_len, ls_round; /* round: lc_round of when its client last said that it has it */
     char ls_name[];
 } lite_sub;
 
 typedef struct lite_poll { /* a pop that waits */
     ps_parked lp_parked;   /* first, so that a ps_parked * of it is one */
-    lite_client *lp_client; /* NULL: it has left */
+    lite_client *lp_client;
     struct lite_poll *lp_next, **lp_link; /* of its client; link NULL: it is ready */
     int32_t lp_most, lp_attempt_len;
     int64_t lp_invisible_ms;
@@ -45,11 +55,15 @@ struct lite_client {
     lite_group *lc_group;
     int32_t lc_at; /* in rg_clients */
     int32_t lc_sub_count, lc_event_count, lc_poll_count; /* polls: listed ones */
-    int32_t lc_left; /* queues to look at */
+    int32_t lc_woken; /* polls that are in no list any more, and not freed */
+    int32_t lc_left;  /* queues to look at */
+    bool lc_blocked_too; /* those, too, whose batch is out: the same attempt may have it again */
+    bool lc_gone;        /* it has left: it is freed when nothing of it is left */
+    uint8_t lc_round;
     lite_sub *lc_subs, **lc_subs_end;
     lite_sub *lc_events, **lc_events_end;
     lite_poll *lc_polls, **lc_polls_end;
-    lite_client *lc_wild_next;
+    lite_client *lc_wild_next, **lc_wild_link; /* next: of those that are gone, when it is */
     bool lc_wild, lc_overflowed;
     int64_t lc_version, lc_updated_ms, lc_accessed_ms;
     int32_t lc_id_len, lc_parent_len;
@@ -61,9 +75,13 @@ typedef struct ps_lite {
     ps_chains rg_groups, rg_by_name, rg_by_queue; /* of groups, clients, pairs */
     lite_client **rg_clients;
     int32_t rg_client_count, rg_client_room;
-    int32_t rg_wild; /* clients that read all lite topics */
-    int64_t rg_pairs, rg_changes;
-    ps_buffer rg_records, rg_counts, rg_news, rg_found; /* of one call */
+    lite_group *rg_wild;   /* groups with clients that read all lite topics */
+    lite_client *rg_gone;
+    ps_lite_totals rg_sums; /* but for the clients */
+    int32_t rg_events_alone; /* events that are no pairs */
+    int32_t rg_news_at;      /* where in rg_news is what is not taken yet */
+    ps_buffer rg_news;
+    ps_buffer rg_records, rg_counts; /* of one call */
 } ps_lite;
 
 /* litetable.c */
@@ -80,19 +98,29 @@ lite_sub *ps_lite_make_sub(ps_lite *l, lite_client *c, ps_slice queue);
 void ps_lite_drop_sub(ps_lite *l, lite_sub *s);
 void ps_lite_list_sub(lite_sub *s);  /* as the last of its client */
 void ps_lite_list_last(lite_sub *s); /* it is that from now on */
-void ps_lite_event_add(lite_sub *s);
-void ps_lite_event_drop(lite_sub *s);
+void ps_lite_event_add(ps_lite *l, lite_sub *s);
+void ps_lite_event_drop(ps_lite *l, lite_sub *s);
+void ps_lite_list_wild(ps_lite *l, lite_client *c); /* as the first one of its group */
+void ps_lite_unlist_wild(lite_client *c);
 /* The pop of the client that has waited longest tries. */
 void ps_lite_wake(ps_core *c, lite_client *client);
 
-/* liteevent.c */
-void ps_lite_offer(ps_core *c, lite_group *group, ps_slice queue);
+/* liteevent.c: false: nobody who reads it had room. */
+bool ps_lite_offer(ps_core *c, lite_group *group, ps_slice queue);
 /* Looks for some of those events of a client that has none left which found no room before. */
 void ps_lite_refill(ps_core *c, lite_client *client);
+/* Whether there may be some. */
+bool ps_lite_may_refill(const lite_client *client);
 /* Sees to an event when what is out comes back. */
 void ps_lite_due(ps_core *c, const ps_pair *pair, int64_t at_ms);
 /* The pair's batch of a light queue; NULL: none is out. */
 struct ps_order *ps_lite_order(ps_pair *pair);
+
+/* Whether an event of the client found no room. */
+static inline void ps_lite_overflow(ps_lite *l, lite_client *c, bool on) {
+    l->rg_sums.overflowed += on - c->lc_overflowed;
+    c->lc_overflowed = on;
+}
 
 static inline bool ps_lite_is(const char *text, int32_t len, ps_slice other) {
     return len == other.len && memcmp(text, other.data, (size_t)len) == 0;

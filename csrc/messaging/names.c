@@ -3,10 +3,16 @@
 
 #include <string.h>
 
-#include "base/chains.h"
+/* FNV-1a. It has no key (base/chains.h): one library of the process fills the table, and another
+ * one asks it. Who asks cannot add a name. */
+static uint32_t hash_of(const uint8_t *text, int64_t len) {
+    uint32_t h = 2166136261u;
+    for (int64_t i = 0; i < len; i++) h = (h ^ text[i]) * 16777619u;
+    return h;
+}
 
 static int32_t slot_of(const ps_h2_names *all, const void *name, int64_t len) {
-    int32_t at = (int32_t)(ps_hash_of(name, (int32_t)len) % PS_H2_NAMES_SLOTS);
+    int32_t at = (int32_t)(hash_of(name, len) % PS_H2_NAMES_SLOTS);
     while (all->names[at] != NULL &&
            (all->lens[at] != len || memcmp(all->names[at], name, (size_t)len) != 0))
         at = (at + 1) % PS_H2_NAMES_SLOTS;

@@ -38,8 +38,7 @@ static inline void ps_unit_put(uint8_t *p, const ps_unit *u) {
 
 /* Of a queue's name, for tables of queues. */
 static inline uint32_t ps_queue_hash(const uint8_t *topic, int32_t len, int32_t id) {
-    uint32_t h = ps_hash_more(ps_hash_of(NULL, 0) ^ (uint32_t)id * 2654435761u, topic, len);
-    return h ^ h >> 15;
+    return ps_hash_more((uint32_t)id, topic, len);
 }
 
 struct ps_aside;

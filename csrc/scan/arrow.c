@@ -225,11 +225,6 @@ static bool same_name(const ps_property *a, const ps_property *b) {
     return a->name_len == b->name_len && memcmp(a->name, b->name, (size_t)a->name_len) == 0;
 }
 
-static uint32_t name_hash(const ps_property *p) {
-    uint32_t h = ps_hash_of(p->name, p->name_len);
-    return h ^ h >> 15;
-}
-
 /* Drops all but the last of equal names, through a table since a hostile record holds thousands. */
 static int drop_repeated_many(ps_arrow_batch *ba, int32_t count) {
     int32_t room = 64;
@@ -243,7 +238,7 @@ static int drop_repeated_many(ps_arrow_batch *ba, int32_t count) {
     memset(ba->ba_table, 0xFF, (size_t)room * sizeof *ba->ba_table);
     for (int32_t i = count - 1; i >= 0; i--) {
         ps_property *p = &ba->ba_properties[i];
-        uint32_t at = name_hash(p) & (uint32_t)(room - 1);
+        uint32_t at = ps_hash_of(p->name, p->name_len) & (uint32_t)(room - 1);
         while (ba->ba_table[at] >= 0 && !same_name(&ba->ba_properties[ba->ba_table[at]], p))
             at = (at + 1) & (uint32_t)(room - 1);
         if (ba->ba_table[at] >= 0)

@@ -258,6 +258,27 @@ int32_t ps_lights_list(ps_store *s, uint32_t from, ps_light_row *out, int32_t ro
     return n;
 }
 
+#define STRETCH 4096
+
+int64_t ps_lights_next(ps_store *s, uint32_t from, char *name, int32_t *len) {
+    ps_light *l = &s->st_light;
+    *len = 0;
+    if (!enter_lights(s)) return -1;
+    pthread_mutex_lock(&l->lt_lock);
+    uint32_t at = from, end = l->lt_number_count;
+    if (at < end && end - at > STRETCH) end = at + STRETCH;
+    while (at < end && l->lt_numbers[at] == NULL) at++;
+    if (at < end) {
+        *len = l->lt_numbers[at]->lq_len;
+        memcpy(name, l->lt_numbers[at]->lq_name, (size_t)*len);
+        at++;
+    }
+    int64_t next = from < l->lt_number_count ? (int64_t)at : -1;
+    pthread_mutex_unlock(&l->lt_lock);
+    ps_leave(s);
+    return next;
+}
+
 int32_t ps_lights_delete(ps_store *s, const char *name, int32_t len, ps_error *e) {
     int64_t end;
     if (s->st_readonly)

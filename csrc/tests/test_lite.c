@@ -267,7 +267,7 @@ static void test_each_message_comes_once_and_in_order(void) {
     }
     for (int i = 0; i < CLIENTS; i++) {
         ps_lite_who w = who(i);
-        ps_lite_dispatch(kit_core, &w, 1);
+        ps_lite_dispatch(kit_core, &w);
     }
     for (int tries = 0; left() > 0 && tries < 4 * STEPS; tries++) {
         for (int i = 0; i < CLIENTS; i++)
@@ -275,6 +275,18 @@ static void test_each_message_comes_once_and_in_order(void) {
         take_answers();
     }
     CHECK_EQ(0, left());
+}
+
+/* Whoever chooses names cannot know which share a chain: these have one hash by FNV-1a. */
+static void test_names_of_one_hash_do_not_share_a_chain(void) {
+    const char *names[] = {"%LMQ%$lite$g4phj2lhj2lh", "%LMQ%$lite$g4phj2lhvCxa",
+                           "%LMQ%$lite$C-tavCxavCxa"};
+    uint32_t same = 0, first = ps_hash_of(names[0], (int32_t)strlen(names[0]));
+    for (int i = 1; i < 3; i++) same += first == ps_hash_of(names[i], (int32_t)strlen(names[i]));
+    CHECK_EQ(0, same);
+    ps_hash_key[0] += 2;
+    CHECK(first != ps_hash_of(names[0], (int32_t)strlen(names[0])));
+    ps_hash_key[0] -= 2;
 }
 
 static void test_all_are_answered_at_the_end(void) {
@@ -301,6 +313,7 @@ int main(void) {
     CHECK_EQ(0, ps_lights_begin(kit_store, &e));
     CHECK_EQ(0, ps_lite_begin(kit_core, &e));
     for (int i = 0; i < CLIENTS; i++) conns[i] = kit_conn(i + 1);
+    test_names_of_one_hash_do_not_share_a_chain();
     test_each_message_comes_once_and_in_order();
     test_all_are_answered_at_the_end();
     test_lag_follows_groups_offsets_and_queues();

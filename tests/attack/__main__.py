@@ -32,8 +32,11 @@ from rich.table import Table
 
 from tests.attack.attacks import ATTACKS, Target
 from tests.attack.hostile import Hostile
+from tests.attack.lite import LITE_ATTACKS
 from tests.attack.met import WHATS
 
+#: By their names.
+ALL = ATTACKS | LITE_ATTACKS
 ROOT = Path(__file__).resolve().parents[2]
 #: ms of processor time, MB of anonymous memory, bytes of log: of one attack.
 HELD_MS, PEAK_MB, LOG_BYTES = 50.0, 512.0, 1 << 20
@@ -95,7 +98,7 @@ def run(names: Sequence[str], at: str, access: bool, seed: int) -> list[dict[str
             served = Served(words_of(at, access), log)
             served.told()
             began = time.monotonic()
-            ATTACKS[name](Target(served.ports, random.Random(seed)))
+            ALL[name](Target(served.ports, random.Random(seed)))
             took = time.monotonic() - began
             told = served.told()
             size = Path(log.name).stat().st_size
@@ -160,7 +163,7 @@ def shown(rows: Sequence[dict[str, Any]]) -> Table:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--only", default=",".join(ATTACKS), help="names, with commas between them")
+    parser.add_argument("--only", default=",".join(ALL), help="names, with commas between them")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 31))
     parser.add_argument("--access", choices=("on", "off", "both"), default="both")
     parser.add_argument("--at", choices=("broker", "proxy", "names", "both"), default="both")

@@ -19,6 +19,7 @@ from broker.cli.collecting import put_aside
 from broker.grpc.proxy import Proxy
 from broker.services.groups import SubscriptionGroup
 from broker.services.topics import TopicConfig
+from tests.attack.lite import LITE
 
 RULES = """accounts:
 - accessKey: orders-team
@@ -71,6 +72,7 @@ def fill(broker: Broker) -> None:
     """A topic of many queues, another with messages, and who may read them."""
     for topic, queues in (("wide", QUEUES), ("full", 1)):
         broker.services.topics.update(TopicConfig(topic, queues, queues))
+    broker.services.topics.update(TopicConfig(LITE, 4, 4), "+message.type=LITE")
     broker.services.groups.update(SubscriptionGroup("g"))
     for _ in range(32):
         broker.services.store.put("full", bytes(4000), queue=0)

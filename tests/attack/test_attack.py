@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from tests.attack.__main__ import LOG_BYTES, PEAK_MB, meet, run
-from tests.attack.attacks import ATTACKS
+from tests.attack.__main__ import ALL, LOG_BYTES, PEAK_MB, meet, run
 from tests.attack.met import WHATS
 
 
@@ -24,7 +23,7 @@ def test_an_attack_ends_no_broker_and_fills_nothing(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("access", [False, True])
 @pytest.mark.parametrize("at", ["broker", "proxy"])
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", ALL)
 def test_every_attack_ends_nobody_and_fills_nothing(name: str, at: str, access: bool) -> None:
     (row,) = run([name], at, access, 1)
     assert row["broken"] != "the process died"

@@ -18,6 +18,7 @@ from broker.processors.send import SendProcessor
 from broker.services.lite import lite_topics
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
+from pystore.errors import BadArgument
 from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
 from pystore.native import ffi
 
@@ -296,7 +297,7 @@ async def test_d10_who_adds_what_it_has_keeps_it_and_d11_a_complete_set_excludes
         lt.group("x", model="Exclusive")
         await lt.add("rx", client="x1", group="x")
         await lt.add("rx", client="x1", group="x")
-        assert lt.lite.registry.queues("x", "x1") == ["%LMQ%$L$rx"]
+        assert lt.lite.registry.queues("x", "x1") == b"\x0a%LMQ%$L$rx"
         assert (await lt.ctl("COMPLETE_ADD", "rx", client="x2", group="x")).code == 0
         (owner,) = lt.lite.registry.subscribers("%LMQ%$L$rx", "x")
         assert owner.client_id == "x2"
@@ -320,7 +321,7 @@ async def test_d13_an_older_set_that_comes_late_changes_nothing(store_path):
     async with lite_broker(store_path) as lt:
         await lt.add("a", version=2)
         assert (await lt.ctl("COMPLETE_ADD", "b", version=1)).code == 0
-        assert lt.lite.registry.queues(GROUP, "c") == ["%LMQ%$L$a"]
+        assert lt.lite.registry.queues(GROUP, "c") == b"\x09%LMQ%$L$a"
 
 
 async def test_what_waits_for_a_client_that_leaves_goes_to_another(store_path):
@@ -414,8 +415,8 @@ async def test_network_threads_serve_pops_and_acknowledgements(store_path, monke
 
 @pytest.mark.parametrize("wildcard", [False, True])
 async def test_events_that_found_no_room_come_when_there_is_some(store_path, monkeypatch, wildcard):
-    """At once to a client that pops; of wildcard groups the sweep looks at all queues again."""
-    monkeypatch.setattr(lite_topics, "_SWEEP_S", 0.01 if wildcard else 3600)
+    """At once to a client that pops."""
+    monkeypatch.setattr(lite_topics, "_SWEEP_S", 3600)
     names = [f"n{i}" for i in range(25)]
     async with lite_broker(store_path) as lt:
         given = {"client.max.event.cnt": "10"} | ({"wildcard": "true"} if wildcard else {})
@@ -428,6 +429,28 @@ async def test_events_that_found_no_room_come_when_there_is_some(store_path, mon
         while len(got) < 25:
             got += await lt.some(group="w", most=7)
         assert sorted(got) == sorted((name, "1") for name in names)
+
+
+async def test_who_has_not_joined_is_not_subscribed_in_silence(store_path):
+    async with lite_broker(store_path) as lt:
+        await lt.add("a")
+        for ask in (lt.lite.registry.add, lt.lite.registry.replace):
+            with pytest.raises(BadArgument, match="no client nobody of the group g"):
+                ask(GROUP, "nobody", ["%LMQ%$L$a"])
+
+
+async def test_there_are_as_many_clients_as_subscriptions_at_most(store_path):
+    """Whoever invents ids needs no subscription for them."""
+    async with lite_broker(store_path, maxLiteSubscriptionCount=2) as lt:
+        for client in ("c0", "c1"):
+            assert (await lt.ctl("PARTIAL_ADD", client=client)).code == 0
+        for answer in (await lt.ctl("PARTIAL_ADD", client="c2"), await lt.pop("c2")):
+            assert (answer.code, "2 clients" in answer.remark) == (2018, True)
+        assert (await lt.pop("c1")).code == 210
+        lt.lite.leave(lt.lite.registry.get(GROUP, "c0"))
+        assert (await lt.pop("c2")).code == 210
+        for answer in (await lt.ctl("PARTIAL_ADD", client="x" * 256), await lt.pop("x" * 256)):
+            assert (answer.code, "255 bytes" in answer.remark) == (29, True)
 
 
 async def test_the_names_of_a_client_live_until_the_core_has_answered(store_path):

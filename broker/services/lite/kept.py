@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from broker.loop.safe_log import SafeLogger
 from broker.services.lite.names import parts_of, subscription_problem
-from broker.services.lite.registry import LiteClient
+from broker.services.lite.registry import LiteClient, names_in
 from broker.wire import mqjson
 from broker.wire.jsonbody import BOOLEAN, TEXT, JsonMember, Shape, listed, required
 from pystore import files
@@ -77,8 +77,7 @@ class KeptSubscriptions:
             return []
 
     @staticmethod
-    def row(client: LiteClient, queues: Iterable[str]) -> bytes:
-        """Returns what the file has to say of a client."""
+    def _row(client: LiteClient, queues: Iterable[str]) -> bytes:
         return mqjson.dumps(
             {
                 "group": client.group,
@@ -89,8 +88,10 @@ class KeptSubscriptions:
             }
         )
 
-    def write(self, rows: Iterable[bytes]) -> None:
-        """Replaces the file, on any thread. Raises: OSError."""
+    def write(self, clients: Iterable[tuple[LiteClient, bytes]]) -> None:
+        """Replaces the file, on any thread. clients: each with what LiteRegistry.queues() said.
+        Raises: OSError."""
         files.make_folders(self._path.parent, self._file_mode)
+        rows = (self._row(client, names_in(queues)) for client, queues in clients)
         text = b'{"clients":[' + b",".join(rows) + b"]}"
         files.replace_file(self._path, text, keep_old=False, mode=self._file_mode)

@@ -21,13 +21,19 @@ from broker.loop.turns import Pieces
 from broker.services.config import Config
 from broker.services.groups import Groups
 from broker.services.lite.kept import KeptClient, KeptSubscriptions
-from broker.services.lite.names import BIND_TOPIC, parts_of, queue_of, queues_below
+from broker.services.lite.names import (
+    BIND_TOPIC,
+    CLIENT_MAX,
+    parts_of,
+    queue_of,
+    queues_below,
+)
 from broker.services.lite.registry import LiteClient, LiteRegistry
 from broker.services.lite.start import asked_offset
 from broker.services.offsets import ConsumerOffsets
 from broker.services.topics import Topics
-from broker.wire.codes import RequestCode
-from broker.wire.command import ONEWAY, Command
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import ONEWAY, Command, Refused
 from broker.wire.handlers import Peer
 from pystore.errors import StoreError
 from pystore.meta.configfiles import SubscriptionGroup
@@ -119,16 +125,16 @@ class LiteTopics:
         """Has the clients of before a restart, until they come back or are gone for good: what
         they have to read waits for their first pop. All of them, before anybody subscribes."""
         for client in self._kept.read():
-            self._have(client, [queue_of(client.parent, name) for name in client.names])
+            self._have(client)
         self._saved = self.registry.totals().changes
 
-    def _have(self, client: KeptClient, queues: Iterable[str]) -> None:
-        """Has a client that subscribed elsewhere, or before. queues: those that are new."""
+    def _have(self, client: KeptClient) -> None:
+        """Has a client as another broker, or this one before, had it."""
         who = client.group, client.client_id
-        self.join(*who, client.parent)
-        self.registry.add(*who, queues)
-        if client.wild and self.registry.add_wild(*who):
-            self._run(self._dispatch_all(client.group, client.parent))
+        self.registry.join(*who, client.parent, self._event_room(client.group))
+        self.registry.replace(*who, [queue_of(client.parent, name) for name in client.names])
+        if client.wild:
+            self.registry.add_wild(*who)
 
     @property
     def kept_mark(self) -> str:
@@ -143,29 +149,23 @@ class LiteTopics:
         """Has clients as another broker of this name has them: a slave has its master's, and no
         others; a master that returns has those of the slave that acted, too. Raises:
         OutOfMemory."""
-        turns, gone = Pieces(), {(each.group, each.client_id) for each in self.registry.all()}
+        gone = {(each.group, each.client_id) async for each in self.registry.walk()}
+        turns = Pieces()
         for client in clients:
             await turns.next()
-            who = client.group, client.client_id
-            have = set(self.registry.queues(*who)) if who in gone else set()
-            gone.discard(who)
-            wanted = {queue_of(client.parent, name) for name in client.names}
-            for queue in have - wanted:
-                self.registry.remove(*who, queue)
-            self._have(client, wanted - have)
+            gone.discard((client.group, client.client_id))
+            self._have(client)
         for who in gone if all_there_are else ():
             await turns.next()
             self.registry.leave(*who)
 
-    async def _texts(self) -> list[bytes]:
-        """Returns what the file has to say of each client."""
-        found, turns = list[bytes](), Pieces()
-        for client in self.registry.all():
-            await turns.next()
-            if client.queues or client.wild:
-                queues = self.registry.queues(client.group, client.client_id)
-                found.append(self._kept.row(client, queues))
-        return found
+    async def _to_keep(self) -> list[tuple[LiteClient, bytes]]:
+        """Returns each client that subscribes to something, with the names of that."""
+        return [
+            (client, self.registry.queues(client.group, client.client_id))
+            async for client in self.registry.walk()
+            if client.queues or client.wild
+        ]
 
     async def _keep_forever(self) -> None:
         while True:
@@ -175,7 +175,7 @@ class LiteTopics:
             if changes == self._saved:
                 continue
             try:
-                await asyncio.to_thread(self._kept.write, await self._texts())
+                await asyncio.to_thread(self._kept.write, await self._to_keep())
             except OSError as failed:
                 log.warning("Subscriptions to lite topics are not kept just now: %s", failed)
                 continue
@@ -189,7 +189,7 @@ class LiteTopics:
             return
         if self.registry.totals().changes != self._saved:
             with contextlib.suppress(OSError):
-                self._kept.write(await self._texts())
+                self._kept.write(await self._to_keep())
         self.is_on = False
         self.registry.end()
 
@@ -228,10 +228,28 @@ class LiteTopics:
     # ---- subscriptions ----
 
     def join(self, group: str, client_id: str, parent: str, peer: Peer | None = None) -> None:
-        """Notes that a client is there. Raises: OutOfMemory."""
+        """Notes that a client is there. Raises: Refused for one too many, or for an id that is
+        too long; OutOfMemory."""
+        if self.registry.get(group, client_id) is None:
+            self._check_new(client_id)
         self.registry.join(group, client_id, parent, self._event_room(group))
         if peer is not None:
             self._peers[group, client_id] = peer
+
+    def _check_new(self, client_id: str) -> None:
+        """Checks that there may be another client: anybody can invent ids."""
+        if len(client_id.encode()) > CLIENT_MAX:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"the client id has more than {CLIENT_MAX} bytes: {client_id:.80}",
+            )
+        most = int(self._config["maxLiteSubscriptionCount"])
+        if self.registry.totals().clients >= most:
+            raise Refused(
+                ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
+                f"the broker has {most} clients of lite topics, one more is too many:"
+                " maxLiteSubscriptionCount",
+            )
 
     async def add(
         self, group: str, client_id: str, parent: str, names: Iterable[str],
@@ -259,13 +277,16 @@ class LiteTopics:
         for queue in queues:
             await turns.next()
             offset = asked_offset(self.lights, queue, option)
-            others = self.registry.subscribers(queue, group) if exclusive else []
-            for other in others:
-                if other.client_id != client_id:
-                    self._exclude(other, queue)
+            if exclusive:
+                self._exclude_others(group, client_id, queue)
             if offset is not None and offset != self._offsets.get(group, queue, 0):
                 self._set_offset(group, queue, offset)
             self.registry.add(group, client_id, [queue])
+
+    def _exclude_others(self, group: str, client_id: str, queue: str) -> None:
+        for other in self.registry.subscribers(queue, group):
+            if other.client_id != client_id:
+                self._exclude(other, queue)
 
     def _exclude(self, client: LiteClient, queue: str) -> None:
         self.registry.remove(client.group, client.client_id, queue)
@@ -304,19 +325,18 @@ class LiteTopics:
         self, group: str, client_id: str, parent: str, names: Iterable[str], peer: Peer | None
     ) -> None:
         """Has a client subscribe to these lite topics and no others. Raises: Refused,
-        OutOfMemory."""
+        OutOfMemory, BadArgument for a client that has left meanwhile."""
         self.join(group, client_id, parent, peer)
         if self.is_wild(group):
-            if self.registry.add_wild(group, client_id):
-                self._run(self._dispatch_all(group, parent))
+            self.registry.add_wild(group, client_id)
             return
-        have, turns = set(self.registry.queues(group, client_id)), Pieces()
-        wanted = {queue_of(parent, name): name for name in names}
-        for queue in have - wanted.keys():
-            await turns.next()
-            self.registry.remove(group, client_id, queue)
-        new = [name for queue, name in wanted.items() if queue not in have]
-        await self.add(group, client_id, parent, new, None, peer)
+        queues = [queue_of(parent, name) for name in names]
+        if self._is_exclusive(group):
+            turns = Pieces()
+            for queue in queues:
+                await turns.next()
+                self._exclude_others(group, client_id, queue)
+        self.registry.replace(group, client_id, queues)
 
     def leave(self, client: LiteClient) -> None:
         """Forgets a client; what waited for it goes to others."""
@@ -336,54 +356,34 @@ class LiteTopics:
 
     # ---- events ----
 
-    async def _dispatch_all(self, group: str, parent: str) -> None:
-        """Makes events of all lite topics of a topic in which a wildcard group has something to
-        read."""
-        async for each in self.walk(parent):
-            if self._has_more(group, each.name, each.high):
-                self.registry.give(group, each.name)
-
-    def _has_more(self, group: str, queue: str, high: int) -> bool:
-        return (self._offsets.get(group, queue, 0) or 0) < high
-
-    async def dispatch(self, client: LiteClient) -> None:
-        """Makes events of all queues of a client in which there is something to read."""
-        turns, who = Pieces(), (client.group, client.client_id)
-        left = self.registry.dispatch(*who, begin=True)
-        while left:
-            await turns.next()
-            left = self.registry.dispatch(*who, begin=False)
-        if client.wild:
-            await self._dispatch_all(client.group, client.parent)
+    def dispatch(self, client: LiteClient) -> None:
+        """Has a client's pops look at all of its queues."""
+        self.registry.dispatch(client.group, client.client_id)
 
     async def dispatch_again(self) -> None:
         """Makes events of all that there is to read."""
-        for client in self.registry.all():
-            await self.dispatch(client)
+        async for client in self.registry.walk():
+            self.dispatch(client)
 
     async def dispatch_group(self, group: str) -> None:
-        if self.is_wild(group):
-            await self._dispatch_all(group, self._attribute(group, BIND_TOPIC))
-            return
-        for client in self.registry.of_group(group):
-            await self.dispatch(client)
+        async for client in self.registry.walk():
+            if client.group == group:
+                self.dispatch(client)
 
     async def _sweep_forever(self) -> None:
         """Forgets clients that are gone, takes events from those who do not poll, and looks again
         where events had no room."""
         while True:
             await asyncio.sleep(_SWEEP_S)
-            turns = Pieces()
-            for client in self.registry.all():
-                await turns.next()
-                await self._sweep(client)
+            async for client in self.registry.walk():
+                self._sweep(client)
 
-    async def _sweep(self, client: LiteClient) -> None:
+    def _sweep(self, client: LiteClient) -> None:
         if time.monotonic() - client.updated > _CLIENT_S and not client.polls:
             self.leave(client)
             return
-        if client.overflowed and client.events < self._event_room(client.group):
-            await self.dispatch(client)
+        if client.overflowed and client.polls:
+            self.dispatch(client)
         away = client.accessed_ms < self.now_ms() - _AWAY_MS
         if client.events and not client.polls and away:
             self.registry.hand_over(client.group, client.client_id)

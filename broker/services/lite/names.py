@@ -9,7 +9,7 @@ from pystore.format.names import LIGHT_PREFIX
 from pystore.native import lib
 
 __all__ = [
-    "BIND_TOPIC", "NAME_MAX", "name_problem", "parts_of", "queue_of", "queues_below",
+    "BIND_TOPIC", "CLIENT_MAX", "NAME_MAX", "name_problem", "parts_of", "queue_of", "queues_below",
     "subscription_problem",
 ]  # fmt: skip
 
@@ -17,6 +17,8 @@ __all__ = [
 BIND_TOPIC = "lite.bind.topic"
 #: Bytes of a lite topic's name, as upstream's proxy has it (maxLiteTopicSize).
 NAME_MAX: int = lib.PS_LITE_NAME_MAX
+#: Bytes of a client's id; official clients have some 60.
+CLIENT_MAX = 255
 
 
 def queues_below(parent: str) -> str:

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from broker.hot.core import Core
+from broker.loop.turns import Pieces
 from pystore.native import ffi, lib, raise_error
 
-__all__ = ["LiteClient", "LiteLag", "LiteRegistry", "LiteTotals"]
+__all__ = ["LiteClient", "LiteLag", "LiteRegistry", "LiteTotals", "names_in"]
 
 _ROWS = 256
 
@@ -39,7 +40,8 @@ class LiteClient:
 @dataclass(frozen=True, slots=True)
 class LiteTotals:
     """What there is in all: `pairs` of client and lite topic; how often who subscribes to what has
-    changed; `events`, and pops, that wait; clients with an event that found no room."""
+    changed; `events`, and pops, that wait; clients with an event that found no room, and
+    with events."""
 
     pairs: int
     changes: int
@@ -47,6 +49,7 @@ class LiteTotals:
     events: int
     polls: int
     overflowed: int
+    eventful: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,16 @@ def _client_of(row: Any) -> LiteClient:
         _text(row.parent, row.parent_len), row.queues, row.events, row.polls, bool(row.wild),
         bool(row.overflowed), row.version, row.updated_ms / 1000, row.accessed_ms,
     )  # fmt: skip
+
+
+def names_in(data: bytes) -> list[str]:
+    """Returns the names of light queues that LiteRegistry.queues() gave, on any thread."""
+    at, found = 0, list[str]()
+    while at < len(data):
+        end = at + 1 + data[at]
+        found.append(data[at + 1 : end].decode("utf-8", "replace"))
+        at = end
+    return found
 
 
 class LiteRegistry:
@@ -114,18 +127,20 @@ class LiteRegistry:
         found = self._ask(lib.ps_lite_get, group, client_id, self._row)
         return _client_of(self._row) if found else None
 
-    def all(self) -> list[LiteClient]:
-        rows, found = ffi.new("ps_lite_row[]", _ROWS), list[LiteClient]()
-        while count := lib.ps_lite_list(self._core.handle, len(found), rows, _ROWS):
-            found += [_client_of(rows[i]) for i in range(count)]
-        return found
+    async def walk(self) -> AsyncIterator[LiteClient]:
+        """Yields the clients that are there now, while others have their turns; some of them may
+        have left by then."""
+        rows, before, turns = ffi.new("ps_lite_row[]", _ROWS), self.totals().clients, Pieces()
+        while count := lib.ps_lite_list(self._core.handle, before, rows, _ROWS):
+            for client in [_client_of(rows[i]) for i in range(count)]:
+                await turns.next()
+                yield client
+            before -= count
 
-    def of_group(self, group: str) -> list[LiteClient]:
-        return [each for each in self.all() if each.group == group]
-
-    def wild(self, parent: str) -> list[LiteClient]:
-        """Returns clients that read all lite topics of a topic."""
-        return [each for each in self.all() if each.wild and each.parent == parent]
+    def has_wild(self, group: str) -> bool:
+        """Returns whether clients of a group read all lite topics."""
+        raw = group.encode()
+        return bool(lib.ps_lite_wild_clients(self._core.handle, raw, len(raw)))
 
     def join(self, group: str, client_id: str, parent: str, room: int) -> None:
         """Makes a client, or notes that it is still there. room: limits the events of each client
@@ -146,10 +161,18 @@ class LiteRegistry:
 
     def add(self, group: str, client_id: str, queues: Iterable[str]) -> int:
         """Subscribes a client to light queues, and returns how many of them are new. What they have
-        is an event. Raises: OutOfMemory."""
+        is an event. Raises: OutOfMemory, BadArgument for a client that has not joined."""
         names = b"".join(bytes((len(raw),)) + raw for raw in map(str.encode, queues))
         return self._check(
             self._ask(lib.ps_lite_add, group, client_id, names, len(names), self._error)
+        )
+
+    def replace(self, group: str, client_id: str, queues: Iterable[str]) -> None:
+        """Subscribes a client to these light queues and no others. Raises: OutOfMemory,
+        BadArgument for a client that has not joined."""
+        names = b"".join(bytes((len(raw),)) + raw for raw in map(str.encode, queues))
+        self._check(
+            self._ask(lib.ps_lite_replace, group, client_id, names, len(names), self._error)
         )
 
     def add_wild(self, group: str, client_id: str) -> bool:
@@ -161,24 +184,20 @@ class LiteRegistry:
         raw = queue.encode()
         return bool(self._ask(lib.ps_lite_remove, group, client_id, raw, len(raw)))
 
-    def queues(self, group: str, client_id: str) -> list[str]:
-        """Returns the light queues that a client subscribes to."""
+    def queues(self, group: str, client_id: str) -> bytes:
+        """Returns the light queues that a client subscribes to, for names_in(), which takes long
+        for many."""
         return self._names(group, client_id, events=False)
 
     def events(self, group: str, client_id: str) -> list[str]:
         """Returns those in which there is something for it, in order of their coming."""
-        return self._names(group, client_id, events=True)
+        return names_in(self._names(group, client_id, events=True))
 
-    def _names(self, group: str, client_id: str, *, events: bool) -> list[str]:
+    def _names(self, group: str, client_id: str, *, events: bool) -> bytes:
         size = self._ask(lib.ps_lite_names, group, client_id, events, ffi.NULL, 0)
         room = ffi.new("uint8_t[]", size or 1)
         self._ask(lib.ps_lite_names, group, client_id, events, room, size)
-        data, at, found = bytes(ffi.buffer(room, size)), 0, list[str]()
-        while at < size:
-            end = at + 1 + data[at]
-            found.append(data[at + 1 : end].decode("utf-8", "replace"))
-            at = end
-        return found
+        return bytes(ffi.buffer(room, size))
 
     def subscribers(self, queue: str, group: str | None = None) -> list[LiteClient]:
         """Returns the clients that subscribe to a light queue, of one group or of all; those that
@@ -199,7 +218,13 @@ class LiteRegistry:
         found = ffi.new("ps_lite_totals *")
         lib.ps_lite_counts(self._core.handle, found)
         return LiteTotals(
-            found.pairs, found.changes, found.clients, found.events, found.polls, found.overflowed
+            found.pairs,
+            found.changes,
+            found.clients,
+            found.events,
+            found.polls,
+            found.overflowed,
+            found.eventful,
         )
 
     def lags(self) -> list[LiteLag]:
@@ -225,10 +250,10 @@ class LiteRegistry:
         names = group.encode(), queue.encode()
         lib.ps_lite_settle(self._core.handle, names[0], len(names[0]), names[1], len(names[1]))
 
-    def dispatch(self, group: str, client_id: str, *, begin: bool) -> int:
-        """Makes events of those queues of a client in which there is something to read, a thousand
-        at a time, and returns how many are left to look at."""
-        return self._ask(lib.ps_lite_dispatch, group, client_id, begin)
+    def dispatch(self, group: str, client_id: str) -> None:
+        """Has the pops of a client look at all of its queues again, those too whose batch is
+        out."""
+        self._ask(lib.ps_lite_dispatch, group, client_id)
 
     def hand_over(self, group: str, client_id: str) -> None:
         """Gives the events of a client that does not poll to others, where there are any."""
