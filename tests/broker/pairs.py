@@ -17,13 +17,16 @@ from waiting import BOUND_S, until
 from broker import Broker, Message
 
 __all__ = [
-    "SMALL", "JavaLikePort", "Link", "lose_power", "master_of", "send", "slave_of", "until_alike",
+    "SMALL", "Answer", "JavaLikePort", "Link", "lose_power", "master_of", "send", "slave_of",
+    "until_alike",
 ]  # fmt: skip
 
 SMALL: dict[str, Any] = {
     "mappedFileSizeCommitLog": 1 << 18, "mappedFileSizeConsumeQueue": 20_000, "maxHashSlotNum": 100,
     "maxIndexNum": 400, "bindAddress": "127.0.0.1", "listenPort": 0, "brokerName": "b",
 }  # fmt: skip
+#: Of a command with --json: exit code, what was found, the error.
+Answer = tuple[int, dict[str, Any], dict[str, Any]]
 
 
 class JavaLikePort:

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from pairs import SMALL, JavaLikePort, master_of, send, slave_of
-from test_ha_cli import Answer
+from pairs import SMALL, Answer, JavaLikePort, master_of, send, slave_of
 
 from broker import Broker, Message
 from pystore import Reader
 from pystore.audit import verify
 from pystore.audit.diff import diff
-from pystore.cli import main
 from pystore.meta.configfiles import SubscriptionGroup
 
 
 @pytest.fixture
-def clone(capsysbinary: pytest.CaptureFixture[bytes]) -> Callable[..., Answer]:
-    def one(*arguments: object) -> Answer:
-        code = main(["clone", *(str(each) for each in arguments), "--json"])
-        out, err = capsysbinary.readouterr()
-        last = err.splitlines()[-1] if err else b"{}"  # progress may stand before it
-        return code, json.loads(out or b"{}"), json.loads(last).get("error", {})
-
-    return one
+def clone(answer: Callable[..., Answer]) -> Callable[..., Answer]:
+    return partial(answer, "clone")
 
 
 def make(master: Broker, count: int) -> None:

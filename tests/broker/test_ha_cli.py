@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pairs import SMALL, master_of, send, slave_of, until_alike
+from pairs import SMALL, Answer, master_of, send, slave_of, until_alike
 from waiting import until
 
 from broker import Broker, NameServer
-from pystore.cli import main
-
-Answer = tuple[int, dict[str, Any], dict[str, Any]]
 
 
 @pytest.fixture
@@ -27,15 +24,8 @@ def names() -> Iterator[str]:
 
 
 @pytest.fixture
-def ha(capsysbinary: pytest.CaptureFixture[bytes]) -> Callable[..., Answer]:
-    """Exit code, what was found, the error."""
-
-    def one(*arguments: object) -> Answer:
-        code = main(["ha", *(str(each) for each in arguments), "--json"])
-        out, err = capsysbinary.readouterr()
-        return code, json.loads(out or b"{}"), json.loads(err or b"{}").get("error", {})
-
-    return one
+def ha(answer: Callable[..., Answer]) -> Callable[..., Answer]:
+    return partial(answer, "ha")
 
 
 def test_a_master_says_how_far_its_slave_is(

@@ -14,18 +14,18 @@ from pairs import SMALL, master_of, send, slave_of, until_alike
 from waiting import until
 
 from broker import Broker
-from pystore.cli import main
 
 COUNT = 500
 
 
 @pytest.fixture
-def pystore(capsysbinary: pytest.CaptureFixture[bytes]) -> Callable[..., tuple[int, list[Any]]]:
+def pystore(
+    command: Callable[..., tuple[int, str, str]],
+) -> Callable[..., tuple[int, list[Any]]]:
     """Exit code and the lines on stdout."""
 
     def one(*arguments: object) -> tuple[int, list[Any]]:
-        code = main([*(str(each) for each in arguments), "--json"])
-        out, _ = capsysbinary.readouterr()
+        code, out, _ = command(*arguments, "--json")
         return code, [json.loads(line) for line in out.splitlines()]
 
     return one

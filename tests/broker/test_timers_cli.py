@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from functools import partial
 
 import pytest
 from loops import run
 from test_timers import HOUR_MS, arrived, timed, until
 
 from pystore import Reader, Store
-from pystore.cli import main
 from pystore.format.names import TIMER_TOPIC
 from pystore.store.timers import Timers
 
@@ -19,13 +19,8 @@ YEAR = "timerMaxDelaySec=31536000"
 
 
 @pytest.fixture
-def timers(capsysbinary):
-    def one(*arguments):
-        code = main(["timers", *(str(a) for a in arguments)])
-        out, err = capsysbinary.readouterr()
-        return code, out.decode(), err.decode()
-
-    return one
+def timers(command):
+    return partial(command, "timers")
 
 
 @pytest.fixture

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 
 import pytest
 from loops import run
 from transacting import COMMIT, DISCARDED, transacting
 
 from pystore import Reader
-from pystore.cli import main
 
 
 @pytest.fixture
-def tx(capsysbinary):
-    def one(*arguments):
-        code = main(["tx", *(str(a) for a in arguments)])
-        out, err = capsysbinary.readouterr()
-        return code, out.decode(), err.decode()
-
-    return one
+def tx(command):
+    return partial(command, "tx")
 
 
 @pytest.fixture
