@@ -10,6 +10,7 @@ from spark_ext.jobs import (
     rebuild,
     reconcile,
     restore,
+    table,
     topics,
     transactions,
     verify,
@@ -26,5 +27,6 @@ VERBS = (
     Verb("spark reconcile", reconcile.run),
     Verb("spark verify", verify.run),
     Verb("spark restore", restore.run, writes=True),
+    Verb("spark table", table.run),
     Verb("spark rebuild", rebuild.run, writes=True),
 )
