@@ -223,11 +223,20 @@ def verify(
       pystore cold verify s3://bucket/cold
       pystore cold verify ./cold --quick --json
     """
+    from pystore.cold.reader import ColdReader
+    from pystore.cold.tier import Tier
     from pystore.cold.upkeep import verify as verify_all
+    from pystore.cold.upkeep import verify_units
 
-    tier = _own(s, address)
-    with s.progress("checking", "segments") as bar:
-        audit = verify_all(tier, quick=quick, progress=lambda at, total: bar.update(at, total))
+    s.settings()  # so that wrong ones are refused
+    with ColdReader(address) as reader, s.progress("checking", "segments") as bar:
+        tier, told = reader.tier, lambda at, total: bar.update(at, total)
+        if isinstance(tier, Tier):
+            audit = verify_all(tier, quick=quick, progress=told)
+        elif quick:
+            raise usage("RocketMQ wrote this tier, which has no sizes to compare", "leave --quick")
+        else:
+            audit = verify_units(reader, told)
     s.out.facts("tier", {
         "sound": not audit.wrong, "queues": audit.queues, "segments": audit.segments,
         "messages": audit.messages, "bytes": Size(audit.bytes), "orphans": audit.orphans,

@@ -10,6 +10,7 @@ import typer
 from pystore.cli._balance import show_balance
 from pystore.cli._session import Session
 from pystore.cli.verify import show_audit
+from pystore.store._reading import is_elsewhere
 
 __all__ = ["run"]
 
@@ -27,10 +28,16 @@ def run(
     STORE changes. Every file in which a record was found is taken, or named with the count of its
     records: the exit code is 5 when the new store lacks one of them.
 
+    Of a cold tier every record that is whole is taken, also where a manifest or the end of an
+    object is damaged; what is missing between them is listed.
+
     \b
     Examples:
       pystore salvage /mnt/recovered ./store
+      pystore salvage s3://bucket/cold ./store
     """
+    if is_elsewhere(s.path):
+        return _salvage_tier(s, into)
     from pystore.repair import salvage
 
     done = salvage(s.path, into, s.conf, **dict[str, Any](s.sets))
@@ -56,3 +63,16 @@ def run(
     s.damaged = not done.repair.good
     show_balance(s, done.balance)
     return 0
+
+
+def _salvage_tier(s: Session, into: Path) -> int:
+    from pystore.cold.restore import salvage
+
+    s.settings()  # so that wrong ones are refused
+    done = salvage(s.path, into)
+    if done.lost or s.out.json:
+        s.out.table("lost", ("topic", "queue", "from", "to"), done.lost)
+    s.out.facts("salvaged", {"store": str(into), "messages": done.messages,
+                             "lost": sum(to - at for _, _, at, to in done.lost)})  # fmt: skip
+    s.damaged = bool(done.lost)
+    return 0 if done.messages else 1

@@ -8,6 +8,8 @@ import typer
 
 from pystore.cli._session import Session
 from pystore.cli._values import Size
+from pystore.cli.cold import verify as verify_tier
+from pystore.store._reading import is_elsewhere
 
 if TYPE_CHECKING:
     from pystore.audit import Audit
@@ -37,6 +39,8 @@ def run(
     byte and no time stamp changes. Each finding says what it means, what Apache RocketMQ does with
     it and which command mends it. The exit code is 5 when messages are damaged or hidden.
 
+    A cold tier is checked as `pystore cold verify` does.
+
     What the next open of a crashed store mends is a warning, and the exit code 0. 'to do' is
     the one thing to run. docs/damage.md lists every kind of finding, and its fields in JSON.
 
@@ -46,6 +50,8 @@ def run(
       pystore verify /data/rocketmq/store --deep --jobs 8
       pystore verify /data/rocketmq/store --json | jq '.findings[] | select(.severity == "ERROR")'
     """
+    if is_elsewhere(s.path):
+        return verify_tier(s, str(s.path), False)
     from pystore.audit import verify
 
     with s.progress("checking the log") as bar:

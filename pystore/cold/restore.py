@@ -6,42 +6,56 @@ physical offsets are new.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 from pystore.cold.failures import TierDamaged
+from pystore.cold.manifest import SEGMENT_MAX
+from pystore.cold.objects import StoredObject
+from pystore.cold.places import LOG, base_of, queue_of
 from pystore.cold.push import PushReport, push
 from pystore.cold.reader import ColdReader
-from pystore.cold.tier import new_tier
+from pystore.cold.segment import excerpt
+from pystore.cold.tier import JavaTier, Tier, new_tier, open_tier
 from pystore.errors import BadArgument
 from pystore.files import FILE_MODE, make_folders, new_file, place_folder
-from pystore.format.records import HEAD_LEN
+from pystore.format.records import CHECK_BODY, HEAD_LEN, MAGIC_HEAD, read_records
+from pystore.format.units import UNIT
 from pystore.native import ffi, lib
+from pystore.store._messages import Message
 from pystore.store._store import Store
 
-__all__ = ["fetch", "restore"]
+__all__ = ["TierSalvage", "fetch", "restore", "salvage"]
 
 SEGMENT_BYTES = 1 << 30
+#: The room that a missing message has in a log: more than the least record.
+_MISSING_BYTES = 256
+_MAGIC_AT = int(lib.PS_AT_MAGIC)
 
 
 class _LogWriter:
     """Segments of a commit log, filled one after the other."""
 
-    def __init__(self, folder: Path, size: int) -> None:
+    def __init__(self, folder: Path, size: int, base: int) -> None:
         self._folder = folder
         self._size = size
-        self._base = 0
+        self._base = base
         self._at = 0
         self._file: BinaryIO | None = None
         self.records = 0
 
-    def put(self, record: bytearray) -> None:
-        """Appends a record, with its new physical offset."""
+    def put(self, record: bytearray, least: int) -> int:
+        """Appends a record, with its new physical offset, at byte `least` or after it. Returns the
+        byte after it."""
         if len(record) + HEAD_LEN > self._size:
             raise BadArgument(f"a record of {len(record)} bytes does not fit into a segment")
+        while self._base + self._at < least:
+            self._next()
         if self._file is None or self._at + len(record) + HEAD_LEN > self._size:
             self._next()
         assert self._file is not None
@@ -51,6 +65,7 @@ class _LogWriter:
         self._file.write(record)
         self._at += len(record)
         self.records += 1
+        return self._base + self._at
 
     def _next(self) -> None:
         if self._file is not None:
@@ -79,21 +94,36 @@ def restore(
     once, so that its queues and index are there. target: must not exist.
 
     Raises: BadArgument, TierDamaged, TierUnreachable, DiskFull, StoreIOError."""
+    chosen = sorted(set(topics) or {span.topic for span in reader.spans()})
+    batches = (batch for topic in chosen for batch in reader.batches(topic=topic))
+    later = any(span.start > 0 for span in reader.spans() if span.topic in chosen)
+    messages = (message for batch in batches for message in batch)
+    return _make(target, segment_bytes, messages, segment_bytes if later else 0)
+
+
+def _make(target: Path, segment_bytes: int, messages: Iterable[Message], base: int) -> int:
+    """Makes a store of messages; returns how many. base: where its log begins.
+
+    Recovery believes that a queue begins after offset 0, or lacks offsets, where the log begins
+    after byte 0, or has the room for what is missing: else it takes the record for a damaged one.
+    """
     if target.exists():
         raise BadArgument("the folder for the store exists already", str(target))
     made = target.with_name(f"{target.name}.unfinished")
     if made.exists():
         raise BadArgument("an unfinished restore lies here: delete it first", str(made))
-    chosen = set(topics) or {span.topic for span in reader.spans()}
     try:
         make_folders(made / "commitlog", FILE_MODE)
-        log = _LogWriter(made / "commitlog", segment_bytes)
+        log = _LogWriter(made / "commitlog", segment_bytes, base)
         counts: dict[str, int] = {}
-        for topic in sorted(chosen):
-            for batch in reader.batches(topic=topic):
-                for message in batch:
-                    log.put(bytearray(message.record))
-                    counts[topic] = max(counts.get(topic, 0), message.queue + 1)
+        ends: dict[tuple[str, int], tuple[int, int]] = {}
+        for message in messages:
+            place = message.topic, message.queue
+            following, at = ends.get(place, (0, 0))
+            missing = message.queue_offset - following
+            at = log.put(bytearray(message.record), at + missing * _MISSING_BYTES)
+            ends[place] = message.queue_offset + 1, at
+            counts[message.topic] = max(counts.get(message.topic, 0), message.queue + 1)
         log.close()
         (made / "abort").touch(mode=FILE_MODE)  # so that recovery makes queues and index
         _finish(made, segment_bytes, counts)
@@ -109,6 +139,93 @@ def _finish(made: Path, segment_bytes: int, counts: dict[str, int]) -> None:
     with Store(made, {**size, "cleanResourceInterval": 0}) as store:
         for topic, queues in counts.items():
             store.metadata.ensure_topic(topic, queues - 1)
+
+
+# ---- what is left of a damaged tier ----
+
+
+@dataclass(slots=True)
+class TierSalvage:
+    """messages: of the new store. lost: topic, queue, and offsets [from, to) of what is missing
+    between them, and of what a manifest says there was."""
+
+    messages: int = 0
+    lost: list[tuple[str, int, int, int]] = field(default_factory=list)
+
+
+def salvage(
+    path: str | os.PathLike[str], target: Path, *, segment_bytes: int = SEGMENT_BYTES
+) -> TierSalvage:
+    """Makes a store of every whole record of a tier. Where a queue's manifest cannot be read, all
+    of its objects are looked through. target: must not exist.
+
+    Raises: BadArgument, NotATier, TierUnreachable, DiskFull, StoreIOError."""
+    tier, done = open_tier(path), TierSalvage()
+    queues: dict[tuple[str, int], list[StoredObject]] = {}
+    for found in tier.objects.find(""):
+        place = _log_of(found.key)
+        if place is not None:
+            queues.setdefault(place, []).append(found)
+    messages = (
+        message for place in sorted(queues) for message in _left(tier, place, queues[place], done)
+    )
+    done.messages = _make(target, segment_bytes, messages, segment_bytes)
+    return done
+
+
+def _log_of(key: str) -> tuple[str, int] | None:
+    """Returns topic and queue of an object with records."""
+    parts = key.split("/")
+    if len(parts) != 4 or parts[2] != LOG or base_of(parts[3]) is None:
+        return None
+    queue = queue_of(parts[1])
+    return None if queue is None else (parts[0], queue)
+
+
+def _left(
+    tier: Tier | JavaTier, place: tuple[str, int], objects: list[StoredObject], done: TierSalvage
+) -> Iterator[Message]:
+    """Yields the records of a queue in order of their offsets, each once."""
+    span, named = None, None
+    with contextlib.suppress(TierDamaged):
+        span = tier.span(*place)
+        if isinstance(tier, Tier) and span is not None:
+            rows = tier.rows(tier.manifest(*place), 0, 1 << 62)
+            named = {tier.key_of(*place, row.base) for row in rows}
+        elif isinstance(tier, Tier):
+            return  # the queue was taken away
+    at = -1 if span is None else span.start
+    for each in sorted(objects, key=lambda found: found.key[-20:]):
+        if (named is not None and each.key not in named) or each.size > SEGMENT_MAX:
+            continue
+        try:
+            data = tier.objects.get(each.key, 0, each.size)
+        except TierDamaged:
+            continue
+        for message in _records(data, int(each.key[-20:]), place, summed=tier.summed):
+            if message.queue_offset < at:
+                continue
+            if message.queue_offset > at >= 0:
+                done.lost.append((*place, at, message.queue_offset))
+            at = message.queue_offset + 1
+            yield message
+    if span is not None and at < span.end:
+        done.lost.append((*place, at, span.end))
+
+
+def _records(data: bytes, base: int, place: tuple[str, int], *, summed: bool) -> Iterator[Message]:
+    """Yields the whole records of a queue that lie in bytes, wherever they begin."""
+    at = 0
+    while at < len(data):
+        heads = read_records(data, at, checks=CHECK_BODY)
+        for head in heads:
+            unit = UNIT.pack(base + head.at, head.end - head.at, 0)
+            yield from excerpt(data[head.at : head.end], base + head.at, unit, head.queue_offset,
+                               place, ffi.NULL, summed=summed)  # fmt: skip
+            at = head.end
+        if not heads:
+            found = data.find(MAGIC_HEAD, at + _MAGIC_AT + 1)
+            at = len(data) if found < 0 else found - _MAGIC_AT
 
 
 def fetch(

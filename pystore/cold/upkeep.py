@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pystore.cold.failures import TierDamaged
 from pystore.cold.manifest import Manifest, Row, page_key
 from pystore.cold.objects import StoredObject
 from pystore.cold.places import LOG, MANIFESTS, base_of, manifest_key, queue_of, split_manifest
+from pystore.cold.reader import ColdReader
 from pystore.cold.segment import check_segment, excerpt, units_of_row
-from pystore.cold.tier import Tier
+from pystore.cold.tier import Tier, open_tier
 from pystore.native import ffi
 
-__all__ = ["TierAudit", "collect", "expired_below", "orphans", "remove", "verify"]
+__all__ = ["SegmentWork", "TierAudit", "check_segments", "collect", "expired_below", "orphans",
+           "remove", "verify", "verify_units", "wrong_with"]  # fmt: skip
 
 #: What no manifest names may belong to a writer that is about to write its manifest, and what an
 #: older manifest names to a reader that has not looked for a newer one.
@@ -36,15 +39,27 @@ class TierAudit:
     wrong: list[str] = field(default_factory=list)
 
 
+class SegmentWork(NamedTuple):
+    """A segment that is to be checked. size: of the object that is there; None: there is none."""
+
+    topic: str
+    queue: int
+    row: Row
+    size: int | None
+
+
 def verify(
-    tier: Tier, *, quick: bool = False, progress: Callable[[int, int], None] | None = None
-) -> TierAudit:
-    """Checks every manifest and every segment: its CRC, and each record by its unit. quick: only
-    that segments are there with the right size. Raises: TierUnreachable."""
+    tier: Tier, *, quick: bool = False, progress: Callable[[int, int], None] | None = None,
+    run: Callable[[list[SegmentWork]], Iterable[str]] | None = None,
+) -> TierAudit:  # fmt: skip
+    """Checks every manifest and every segment: its CRC, and each record by its unit.
+
+    quick: only that segments are there with the right size. run: returns what `wrong_with` says of
+    each, for tasks elsewhere. Raises: TierUnreachable."""
     audit = TierAudit()
     sizes = {found.key: found.size for found in tier.objects.find("")}
     named = set()
-    work: list[tuple[Manifest, Row]] = []
+    work: list[SegmentWork] = []
     for topic, queue in tier.queues():
         audit.queues += 1
         try:
@@ -55,14 +70,17 @@ def verify(
             continue
         named |= {manifest_key(topic, queue, manifest.version)}
         named |= {page_key(topic, queue, page.number) for page in manifest.pages}
-        work += [(manifest, row) for row in rows]
+        keys = [tier.key_of(topic, queue, row.base) for row in rows]
+        named |= set(keys)
+        work += [SegmentWork(topic, queue, row, sizes.get(key))
+                 for key, row in zip(keys, rows, strict=True)]  # fmt: skip
     with ThreadPoolExecutor(_AT_ONCE, "pystore-verify") as pool:
-        found = pool.map(lambda each: _wrong_with(tier, each[0], each[1], sizes, quick), work)
-        for (manifest, row), wrong in zip(work, found, strict=True):
+        found = (pool.map(lambda each: wrong_with(tier, each, quick=quick), work)
+                 if run is None else run(work))  # fmt: skip
+        for each, wrong in zip(work, found, strict=True):
             audit.segments += 1
-            audit.messages += row.count
-            audit.bytes += row.size
-            named.add(tier.key_of(manifest.topic, manifest.queue, row.base))
+            audit.messages += each.row.count
+            audit.bytes += each.row.size
             if wrong:
                 audit.wrong.append(wrong)
             if progress is not None:
@@ -74,14 +92,40 @@ def verify(
     return audit
 
 
-def _wrong_with(
-    tier: Tier, manifest: Manifest, row: Row, sizes: dict[str, int], quick: bool
-) -> str:
+def verify_units(
+    reader: ColdReader, progress: Callable[[int, int], None] | None = None
+) -> TierAudit:
+    """Checks a tier without manifests, as upstream writes it: that every unit leads to the record
+    it says. Of a queue what comes before the first damage is counted. Raises: TierUnreachable."""
+    audit = TierAudit()
+    spans = reader.spans()
+    for span in spans:
+        audit.queues += 1
+        audit.segments += span.segments
+        audit.bytes += span.size
+        try:
+            for batch in reader.batches(topic=span.topic, queue=span.queue):
+                audit.messages += len(batch)
+        except TierDamaged as failed:
+            audit.wrong.append(f"{span.topic}/{span.queue}: {failed}")
+        if progress is not None:
+            progress(audit.queues, len(spans))
+    return audit
+
+
+def check_segments(address: str, work: list[SegmentWork]) -> list[str]:
+    """Returns what `wrong_with` says of each, in another process than the audit's."""
+    tier = open_tier(address)
+    assert isinstance(tier, Tier)
+    return [wrong_with(tier, each) for each in work]
+
+
+def wrong_with(tier: Tier, work: SegmentWork, *, quick: bool = False) -> str:
     """Says what is wrong with a segment; nothing where it is sound."""
-    key = tier.key_of(manifest.topic, manifest.queue, row.base)
-    size = sizes.get(key)
-    if size != row.size:
-        there = "is not there" if size is None else f"has {size} bytes, not {row.size}"
+    row = work.row
+    key = tier.key_of(work.topic, work.queue, row.base)
+    if work.size != row.size:
+        there = "is not there" if work.size is None else f"has {work.size} bytes, not {row.size}"
         return f"{key} {there}: offsets {row.first} to {row.end - 1} are lost"
     if quick:
         return ""
@@ -90,7 +134,7 @@ def _wrong_with(
         check_segment(data, row, key)
     except TierDamaged as failed:
         return str(failed)
-    place = manifest.topic, manifest.queue
+    place = work.topic, work.queue
     options = ffi.new("ps_read_options *")
     options.max_messages = row.count
     options.max_bytes = row.size

@@ -638,7 +638,7 @@ def _of_cold(module: str, name: str) -> Any:
     return getattr(importlib.import_module(f"pystore.cold.{module}"), name)
 
 
-def _is_elsewhere(path: object) -> bool:
+def is_elsewhere(path: object) -> bool:
     """Says whether a path is a cold tier's: an address, or a folder that holds one."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
     if ":/" in text and _of_cold("objects", "is_address")(text):
@@ -679,7 +679,7 @@ class Reader(Base):
         return start, end
 
     def __new__(cls, path: str | os.PathLike[str] = "", *_: object, **__: object) -> Self:
-        if cls is Reader and _is_elsewhere(path):
+        if cls is Reader and is_elsewhere(path):
             made: Self = object.__new__(_of_cold("reader", "ColdReader"))
             return made
         return object.__new__(cls)

@@ -70,8 +70,13 @@ def run(
     """
     # Spark's tasks write there, whatever directory they run in.
     archive = j.output = archive.absolute()
-    with j.reader():
-        pass  # what is not a store is refused before anything is made
+    with j.reader() as reader:  # what is not a store is refused before anything is made
+        if reader.is_cold:
+            raise usage(
+                "a cold tier has no log over all queues, of which an archive is made",
+                "keep its topics as tables: pystore spark table; or make a store of it: pystore"
+                " cold restore",
+            )
     j.check_outside(archive)
     with alone(archive, "_lock"):
         with j.reader() as reader:

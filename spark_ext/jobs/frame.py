@@ -22,6 +22,7 @@ import typer
 
 from pystore import errors
 from pystore.cli.verbs import Session, usage
+from pystore.cold.objects import address_of, is_address
 from spark_ext.jobs.report import Report
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     import pystore
 
-__all__ = ["Job", "hour_ms", "job", "main"]
+__all__ = ["Job", "hour_ms", "is_cold", "job", "main"]
 
 _Report = Annotated[
     Path | None,
@@ -106,9 +107,9 @@ class Job:
         with self.session.reader() as reader:
             yield reader
 
-    def read(self, columns: str, path: Path | None = None, **options: object) -> DataFrame:
-        """Returns a frame over a store. columns: DDL. path: by default the job's store, with its
-        settings."""
+    def read(self, columns: str, path: str | Path | None = None, **options: object) -> DataFrame:
+        """Returns a frame over a store or a cold tier. columns: DDL. path: by default the job's
+        store, with its settings."""
         frame = self.spark.read.format("rocketmq").schema(columns)
         if path is None:
             if self.session.conf is not None:
@@ -117,7 +118,9 @@ class Job:
         if self.damage is not None:
             frame = frame.option("failOnDataLoss", "false").option("damageReport", str(self.damage))
         chosen = {name: str(value) for name, value in options.items()}
-        return frame.options(**chosen).load(str((path or self.path).absolute()))
+        place = self.path if path is None else path
+        where = address_of(place) if is_address(place) else str(Path(place).absolute())
+        return frame.options(**chosen).load(where)
 
     @property
     def spark(self) -> SparkSession:
@@ -180,6 +183,13 @@ class Job:
             ("store", "first at byte", "skipped"),
             [(f["store"], f["firstSkipped"], f["skipped"]) for f in facts],
         )
+
+
+def is_cold(path: str | Path) -> bool:
+    """Says whether a cold tier lies there, and not a store."""
+    from pystore.cold.tier import is_tier
+
+    return is_address(path) or (not (Path(path) / "commitlog").is_dir() and is_tier(path))
 
 
 def _fit_one_machine(spark: SparkSession, given: Mapping[str, str]) -> None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pystore.cli.verbs import When, usage
+from pystore.cold.objects import is_address
 from pystore.format.names import HALF_TOPIC, OP_TOPIC
-from spark_ext.jobs.frame import Job, job, main
+from spark_ext.jobs.frame import Job, is_cold, job, main
 from spark_ext.jobs.report import Plot
 from spark_ext.jobs.restore import read_archive
 from spark_ext.jobs.runs import is_archive
@@ -37,7 +38,8 @@ _CONTENT = (
 def run(
     j: Job,
     other: Annotated[
-        Path, typer.Argument(metavar="OTHER", help="The store or archive to compare with.")
+        str,
+        typer.Argument(metavar="OTHER", help="The store, archive or cold tier to compare with."),
     ],
     topic: Annotated[
         str | None, typer.Option(help="Only these topics: a list, or a regular expression.")
@@ -48,10 +50,10 @@ def run(
 ) -> int | None:
     """Compare two logs message by message: after a migration, a failover, or an archive.
 
-    STORE and OTHER are stores or archives. They are compared by place (topic, queue, queue offset)
-    and by content: the CRC of the body as stored, and UNIQ_KEY, wherever in its topic it lies, each
-    as often as it is there. Half messages and ops are left out. Exit code 0: the same; 1: they
-    differ.
+    STORE and OTHER are stores, archives or cold tiers. They are compared by place (topic, queue,
+    queue offset) and by content: the CRC of the body as stored, and UNIQ_KEY, wherever in its topic
+    it lies, each as often as it is there. Half messages and ops are left out. Exit code 0: the
+    same; 1: they differ.
 
     JSON: one object with reconcile, by place, by content, differing contents. See docs/spark-
     jobs.md.
@@ -65,7 +67,7 @@ def run(
         with j.reader():
             pass  # what is not a store is refused before Spark starts
     sides = []
-    for number, path in enumerate((j.path.absolute(), other.absolute())):
+    for number, path in enumerate((str(j.path), other)):
         frame = _messages(j, path, own=number == 0)
         if topic is not None:
             frame = frame.where(frame.topic.rlike(f"^({topic.replace(',', '|')})$"))
@@ -77,15 +79,16 @@ def run(
     return 1 if places or contents else 0
 
 
-def _messages(j: Job, path: Path, *, own: bool) -> DataFrame:
-    if is_archive(path):
-        frame = read_archive(j, path, _FIELDS.format(time="long"))
+def _messages(j: Job, path: str, *, own: bool) -> DataFrame:
+    if not is_address(path) and is_archive(Path(path)):
+        frame = read_archive(j, Path(path).absolute(), _FIELDS.format(time="long"))
         stored = "storeTimestamp"
     else:
-        if not path.is_dir():
+        if not is_address(path) and not Path(path).is_dir():
             raise usage(f"{path} is neither a store nor an archive", "check the path")
         columns = "topic string, " + _FIELDS.format(time="timestamp")
-        frame = j.read(columns, None if own else path, scan="log", includeTransactions="all")
+        scan = "queue" if is_cold(path) else "log"
+        frame = j.read(columns, None if own else path, scan=scan, includeTransactions="all")
         stored = "unix_millis(storeTimestamp)"
     return frame.where(f"topic NOT IN ('{HALF_TOPIC}', '{OP_TOPIC}')").selectExpr(
         "topic", "queueId AS queue", "queueOffset AS offset", "bodyCRC AS crc", _CONTENT,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
 
 from pystore.audit import KINDS, Audit, describe, verify
-from pystore.cli.verbs import Size
-from spark_ext.jobs.frame import Job, job, main
+from pystore.cli.verbs import Size, usage
+from pystore.cold.objects import address_of, is_address
+from spark_ext.jobs.frame import Job, is_cold, job, main
 from spark_ext.jobs.report import Plot
-from spark_ext.jobs.spread import spread
+from spark_ext.jobs.spread import on_executors, spread
 
 __all__ = ["run", "show_audit"]
+
+_SEGMENTS_A_TASK = 16
 
 
 @job("verify")
@@ -25,8 +29,8 @@ def run(
     """Check log, queues, index and metadata against each other, spread over executors.
 
     The findings are those of `pystore verify`, by the same checks: tasks take segments of the log,
-    queues and index files each. Nothing is locked or written. The exit code is 5 when messages are
-    damaged or hidden.
+    queues and index files each; of a cold tier, segments. Nothing is locked or written. The exit
+    code is 5 when messages are damaged or hidden.
 
     JSON: one object with audit, kinds, findings. See docs/spark-jobs.md.
 
@@ -35,9 +39,41 @@ def run(
       pystore spark verify STORE
       pystore spark verify STORE --deep --report verify.html
     """
+    if is_cold(j.path):
+        return _verify_tier(j)
     sets: dict[str, Any] = j.session.sets
     audit = verify(j.path.absolute(), j.session.conf, deep=deep, core=spread(j), **sets)
     show_audit(j, audit)
+    return 0
+
+
+def _verify_tier(j: Job) -> int:
+    """Checks a cold tier: ``pystore cold verify``, with segments as tasks."""
+    from pystore.cold.tier import Tier, open_tier
+    from pystore.cold.upkeep import SegmentWork, check_segments
+    from pystore.cold.upkeep import verify as verify_segments
+
+    address = address_of(j.path) if is_address(j.path) else str(j.path.absolute())
+    tier = open_tier(address)
+    if not isinstance(tier, Tier):
+        raise usage(
+            "RocketMQ wrote this tier, which has no manifests", "check it by `pystore cold verify`"
+        )
+
+    def run(work: list[SegmentWork]) -> Iterable[str]:
+        parts = [work[at : at + _SEGMENTS_A_TASK] for at in range(0, len(work), _SEGMENTS_A_TASK)]
+        done = on_executors(j, check_segments, address, parts, "checking segments")
+        return [wrong for part in done for wrong in part]
+
+    audit = verify_segments(tier, run=run)
+    j.report.facts("tier", {
+        "sound": not audit.wrong, "queues": audit.queues, "segments": audit.segments,
+        "messages": audit.messages, "bytes": Size(audit.bytes), "orphans": audit.orphans,
+        "orphan bytes": Size(audit.orphan_bytes),
+    })  # fmt: skip
+    if audit.wrong:
+        j.report.table("wrong", ("what",), [(each,) for each in audit.wrong])
+    j.session.damaged = bool(audit.wrong)
     return 0
 
 

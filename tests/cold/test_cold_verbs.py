@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import pystore
 from pystore.cli import main
 
 
@@ -68,3 +70,47 @@ def test_names_and_options_that_make_no_sense_are_refused(filled: Path, tmp_path
     assert say("info", one)[1] == 0
     assert say("cold", "rm", one)[1] == 2
     assert say("cold", "rm", one, "--orphans", "--queue", 1)[1] == 2
+
+
+def test_a_damaged_tier_becomes_a_store_of_what_is_left(filled: Path, tmp_path: Path, say: Any):
+    cold = tmp_path / "cold"
+    say("cold", "push", filled, cold, "--broker", "b1", "--segment", 8192)
+    first = next(cold.rglob("orders/0/COMMIT_LOG/*00000000"))
+    data = bytearray(first.read_bytes())
+    data[60] ^= 1  # one record
+    first.write_bytes(data)
+    next(cold.rglob("rmq_sys_MANIFEST/orders/2/*")).write_bytes(b"?")  # and a queue's manifest
+    made, code = say("salvage", cold, tmp_path / "made")
+    assert code == 5
+    assert made["lost"] == [{"topic": "orders", "queue": 0, "from": 0, "to": 1}]
+    assert made["salvaged"] == {"store": str(tmp_path / "made"), "messages": 899, "lost": 1}
+    assert say("verify", tmp_path / "made")[1] == 0
+    with pystore.Reader(tmp_path / "made") as reader, pystore.Reader(filled) as store:
+        for queue in (1, 2):
+            wanted = [bytes(m.body) for m in store.read("orders", queue, 0, max_messages=999)]
+            assert wanted == [
+                bytes(m.body) for m in reader.read("orders", queue, 0, max_messages=999)
+            ]
+
+
+def test_queues_that_begin_late_come_back_whole(filled: Path, tmp_path: Path, say: Any):
+    say("cold", "push", filled, tmp_path / "cold", "--broker", "b1", "--segment", 8192)
+    with pystore.Reader(tmp_path / "cold") as reader:
+        first = next(reader.tier.extents("orders", 0, 0, 1))
+    before = first.time_max + 1
+    moment = datetime.fromtimestamp(before / 1000, UTC).isoformat()
+    assert say("cold", "rm", tmp_path / "cold", "--topic", "orders", "--before", moment)[1] == 0
+    assert (
+        say("cold", "restore", tmp_path / "cold", tmp_path / "made", "--segment", 1 << 20)[1] == 0
+    )
+    assert say("verify", tmp_path / "made")[1] == 0
+    with pystore.Reader(tmp_path / "made") as made, pystore.Reader(tmp_path / "cold") as cold:
+        for queue in cold.queues():
+            assert made.range(queue.topic, queue.queue) == (queue.min_offset, queue.max_offset)
+
+
+def test_verify_of_a_store_knows_a_tier(filled: Path, root: str, tmp_path: Path, say: Any):
+    say("cold", "push", filled, root, "--broker", "b1")
+    audit, code = say("verify", root)
+    assert (audit["tier"]["sound"], audit["tier"]["messages"], code) == (True, 900, 0)
+    assert audit == say("cold", "verify", root)[0]

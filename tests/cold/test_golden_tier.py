@@ -14,7 +14,7 @@ from pystore.cold.java import METADATA_FILE, hand_over
 from pystore.cold.reader import ColdReader
 from pystore.cold.restore import fetch
 from pystore.cold.tier import Tier, new_tier, open_tier
-from pystore.cold.upkeep import verify
+from pystore.cold.upkeep import verify, verify_units
 
 #: Of a local record the physical offset is another: the log of that broker begins here.
 LOCAL = 131_072
@@ -138,3 +138,18 @@ def test_metadata_for_rocketmq_names_every_segment(golden: Path, tmp_path: Path)
                 assert ends in (0, int(base))  # RocketMQ stitches neighbours together
                 ends = int(base) + segment["size"]
             assert len(files) == len(segments)
+
+
+def test_its_tier_is_checked_unit_by_unit(golden: Path, tmp_path: Path):
+    (tier,) = (path.parent for path in golden.rglob("rmq_sys_INDEX"))
+    with ColdReader(tier) as reader:
+        audit = verify_units(reader)
+        assert (audit.messages, audit.wrong) == (364, [])
+        log = max(tier.rglob("COMMIT_LOG/*"), key=lambda path: path.stat().st_size)
+        kept = log.read_bytes()
+        try:
+            log.write_bytes(kept[: len(kept) // 2])
+            reader.refresh()
+            assert len(verify_units(reader).wrong) == 1
+        finally:
+            log.write_bytes(kept)

@@ -14,6 +14,7 @@ import pystore
 pytest.importorskip("pyspark")
 pa = pytest.importorskip("pyarrow")
 
+from pystore.cli import main  # noqa: E402
 from pystore.cold.objects import FolderObjects  # noqa: E402
 from pystore.cold.push import push  # noqa: E402
 from pystore.cold.tier import new_tier  # noqa: E402
@@ -117,3 +118,32 @@ def test_a_damaged_segment_ends_the_query(both: tuple[Path, Path]):
 def test_what_needs_a_log_is_refused(both: tuple[Path, Path]):
     with pytest.raises(BadOption, match="a cold tier has no log"):
         rows(both[1], scan="log")
+
+
+# ---- jobs ----
+
+
+@pytest.mark.spark
+def test_reconcile_compares_a_store_with_its_tier(run_job: Any, both: tuple[Path, Path]):
+    report = run_job("reconcile", both[0], both[1])
+    assert report["reconcile"] == {"same_places": True, "same_contents": True}
+    assert sum(row["same"] for row in report["by place"]) == 400
+
+
+@pytest.mark.spark
+def test_verify_checks_the_segments_of_a_tier(run_job: Any, both: tuple[Path, Path]):
+    segment = next(both[1].rglob("a/0/COMMIT_LOG/*"))
+    assert run_job("verify", both[1])["tier"]["sound"]
+    data = bytearray(segment.read_bytes())
+    data[100] ^= 1
+    segment.write_bytes(data)
+    report = run_job("verify", both[1], code=5)
+    assert [segment.name in row["what"] for row in report["wrong"]] == [True]
+
+
+def test_an_archive_of_a_tier_is_refused(
+    both: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["spark", "archive", str(both[1]), str(tmp_path / "archive")]) == 2
+    assert "a cold tier has no log over all queues" in capsys.readouterr().err
+    assert not (tmp_path / "archive").exists()
