@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,25 @@ def test_a_later_master_takes_over_and_the_former_writes_nothing_else(tmp_path: 
         assert manifest_of(tmp_path / "cold", "orders").end == 200
         settle(later, store)
         assert len(bodies_of(ColdReader(tmp_path / "cold"), "orders")) == 900
+
+
+def test_a_slave_keeps_what_its_master_has_not_written_out(tmp_path: Path):
+    with opened(tmp_path / "store") as store:
+        master, slave = (cold_of(store, tmp_path / "cold") for _ in range(2))
+        asyncio.run(slave.follow())
+        fill(store)
+        settle(master, store)
+        out = store.info().log_max
+        fill(store, count=900)
+        store.flush()
+        slave.handle.looked_s = None
+        while not slave.behind.out_to:
+            slave.round()
+        assert slave.behind.out_to == out
+        assert (slave.uploads.counts.puts, slave.handle.spans()) == (0, master.handle.spans())
+        while store.clean(immediate=True).log_files:
+            pass
+        assert store.info().log_min == out // SEGMENT * SEGMENT
 
 
 def test_quiet_queues_wait_for_their_turn(tmp_path: Path):
