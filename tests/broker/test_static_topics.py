@@ -18,6 +18,7 @@ from popping import SMALL, records
 from waiting import BOUND_S, until_async
 
 from broker import AsyncAdmin, AsyncConsumer, AsyncProducer, Message, NameServer
+from broker.access.signature import Credentials, sign
 from broker.broker import Broker
 from broker.client import BadAnswer, Misuse, SendFailed
 from broker.client.admin.static_plan import StaticTopicFacts, enlarged, remapped, rounded_up
@@ -35,6 +36,11 @@ from pystore.format.properties import encode_properties
 from pystore.meta.configfiles import version_from_json
 
 TOPIC = "st"
+ACCESS = {
+    "authenticationEnabled": True, "authorizationEnabled": True,
+    "initAuthenticationUser": '{"username":"admin","password":"admin-of-both"}',
+    "innerClientAuthenticationCredentials": '{"accessKey":"inner","secretKey":"between-brokers"}',
+}  # fmt: skip
 
 
 class Pair:
@@ -42,12 +48,14 @@ class Pair:
 
     def __init__(self, brokers, client, names):
         self.brokers, self.client, self.names = brokers, client, names
+        self.credentials = None
 
     async def ask(self, broker, code, body=b"", timeout=BOUND_S, **ext):
         named = {name: str(value) for name, value in ({"topic": TOPIC} | ext).items()}
-        return await self.client.request(
-            self.brokers[broker].address, Command(code, named, body=body), timeout=timeout
-        )
+        command = Command(code, named, body=body)
+        if self.credentials is not None:
+            sign(command, self.credentials)
+        return await self.client.request(self.brokers[broker].address, command, timeout=timeout)
 
     async def map(self, broker, queues, *, epoch, physical=2, total=1, **more):
         mapping = TopicMapping(TOPIC, total, broker, epoch, queues)
@@ -248,6 +256,30 @@ async def test_a_part_whose_broker_is_away_is_refused_by_name(tmp_path):
         answer = await p.pull("b", 0)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "gone" in answer.remark
+
+
+async def test_a_reader_needs_rights_where_the_queue_is_led_and_nowhere_else(tmp_path):
+    """Of a part at another broker the leader asks in its own name."""
+    async with pair(tmp_path, **ACCESS) as p:
+        p.credentials = Credentials("admin", "admin-of-both")
+        await p.remapped()
+        user = {"username": "u", "password": "secret", "userType": "Normal"}
+        assert (await p.ask("b", Code.AUTH_CREATE_USER, json.dumps(user).encode(), username="u")
+                ).code == 0  # fmt: skip
+        p.credentials = Credentials("u", "secret")
+        assert (await p.pull("b", 0)).code == ResponseCode.NO_PERMISSION
+        p.credentials = Credentials("admin", "admin-of-both")
+        entries = [
+            {"resource": each, "actions": ["Sub"], "decision": "Allow"}
+            for each in (f"Topic:{TOPIC}", "Group:g")
+        ]
+        rules = {"subject": "User:u", "policies": [{"policyType": "Custom", "entries": entries}]}
+        made = await p.ask("b", Code.AUTH_CREATE_ACL, json.dumps(rules).encode(), subject="User:u")
+        assert made.code == 0, made.remark
+        p.credentials = Credentials("u", "secret")
+        found = await p.pull("b", 0)
+        assert (found.code, len(records(found.body))) == (0, 5)
+        assert (await p.pull("a", 0, queue=1, lo="false")).code == ResponseCode.NO_PERMISSION
 
 
 async def test_a_mapping_is_there_after_a_restart(tmp_path):
