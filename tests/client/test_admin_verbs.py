@@ -18,9 +18,9 @@ import pytest
 from ports import free_port
 from waiting import BOUND_S, until
 
-from broker import Broker, Consumer, Message, NameServer, Producer
+from broker import Broker, Consumer, LiteConsumer, Message, NameServer, Producer
 from broker.client.admin import QueueLag
-from broker.client.message import MessageQueue
+from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.rates import Look, TopRow, rows_between
 from broker.services.names import is_system_group
 from pystore.cli import main
@@ -105,6 +105,56 @@ def test_a_group_from_the_shell(run: Callable[..., Result]) -> None:
     assert run("admin", "group", "delete", "bakers").code == 0
     missing = run("admin", "group", "delete", "bakers")
     assert missing.code == 1 and "bakers" in missing.err
+
+
+def test_lite_topics_from_the_shell(run: Callable[..., Result], made: Broker) -> None:
+    """What brokers of 5.5.0 and ours say of lite topics, as mqadmin's six sub-commands show it."""
+    create = ("admin", "topic", "create", "sessions", "--type", "LITE", "--lite-minutes", 60)
+    assert run(*create).code == 0
+    assert run("admin", "group", "create", "agents", "--lite-of", "sessions").code == 0
+    send(made, "sessions", b"a0", b"a1", lite_topic="s1")
+    send(made, "sessions", b"b0", lite_topic="s2")
+    with LiteConsumer("agents", "sessions", namesrv=made.namesrv_address) as consumer:
+        consumer.subscribe("s1")
+        consumer.subscribe("s2")
+        got: dict[str, ReceivedMessage] = {}
+
+        def all_came() -> bool:
+            for message in consumer.poll(1.0):
+                got[message.body.decode()] = message
+            return len(got) == 3
+
+        until(all_came, "the messages")
+        consumer.ack(got["a0"])
+        asked = ("sessions", "agents")
+        broker = run("admin", "lite", "broker").whole
+        assert broker["brokers"][0]["lite_topics"] == 2
+        assert broker["brokers"][0]["limit"] is None
+        assert broker["topics"][0] | {"broker": ""} == {
+            "broker": "", "topic": "sessions", "minutes": 60, "groups": ["agents"],
+        }  # fmt: skip
+        assert run("admin", "lite", "parent", "sessions").whole["brokers"][0]["lite_topics"] == 2
+        topic = run("admin", "lite", "topic", "sessions", "s1").whole
+        assert topic["brokers"][0]["messages"] == 2
+        (subscriber,) = topic["subscribers"]
+        client = run("admin", "lite", "client", *asked, subscriber["client"], "--most", 1).whole
+        assert client["brokers"][0]["lite_topics"] == 2
+        assert [each["lite_topic"] for each in client["subscribed"]] == ["s1"]
+        one = until(
+            lambda: [
+                each
+                for each in run("admin", "lite", "group", *asked, "-l", "s1").whole["brokers"]
+                if each["offset"] == 1
+            ],
+            "the acknowledgement",
+        )
+        assert (one[0]["behind"], one[0]["end"]) == (1, 2)
+        group = run("admin", "lite", "group", *asked, "--top", 5).whole
+        assert {each["lite_topic"] for each in group["most"]} == {"s1", "s2"}
+        assert run("admin", "lite", "dispatch", *asked).whole["dispatched"]["group"] == "agents"
+    assert run("admin", "lite", "topic", "sessions", "none").code == 1
+    refused = run("admin", "lite", "parent", "TBW102")
+    assert refused.code != 0 and "type not match" in refused.err
 
 
 def test_offsets_from_the_shell(run: Callable[..., Result], made: Broker) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 from collections.abc import Iterator
 from itertools import count
 
 import launch
 import pytest
+from admin import Admin as MqAdmin
 from waiting import BOUND_S
 
 from broker import (
@@ -300,3 +302,38 @@ async def test_subscriptions_survive_the_brokers_death(lite_peer, name, caplog):
             async for message in consumer:  # the other one, too, when its commit was not on disk
                 if message.body == b"after":
                     break
+
+
+async def test_mqadmin_shows_lite_topics(lite_peer, name, tmp_path, monkeypatch):
+    """Its six sub-commands of 5.5.0, of a broker of either make."""
+    monkeypatch.setenv("RMQ_VERSION", "5.5.0")
+    group = group_of(lite_peer)
+    await send(lite_peer, name, b"1", b"2", b"3")
+    mqadmin = MqAdmin(lite_peer.namesrv, tmp_path)
+    try:
+        async with AsyncLiteConsumer(group, TOPIC, lite_peer.namesrv) as consumer:
+            await consumer.subscribe(name)
+            assert await bodies(consumer, 1) == [b"1"]
+            of = ("-p", TOPIC, "-g", group)
+
+            def said(verb, *words):
+                return " ".join(mqadmin(verb, *words).split())
+
+            broker = await asyncio.to_thread(
+                said, "getBrokerLiteInfo", "-b", lite_peer.broker, "-d"
+            )
+            assert f'"{group}"' in broker and f'Topic Meta: {{"{TOPIC}":-1' in broker
+            parent = await asyncio.to_thread(said, "getParentTopicInfo", "-p", TOPIC)
+            assert group in parent and f"Parent Topic Info: [{TOPIC}]" in parent
+            topic = await asyncio.to_thread(said, "getLiteTopicInfo", "-p", TOPIC, "-l", name, "-s")
+            ends = re.search(r" 0 3 \d{4}-\S+ \S+ true 1 \[(\S+)@(\S+)\]", topic)
+            assert ends is not None and ends[2] == group, topic
+            client = await asyncio.to_thread(said, "getLiteClientInfo", *of, "-c", ends[1], "-s")
+            assert f"[%LMQ%${TOPIC}${name}]" in client
+            found = await asyncio.to_thread(said, "getLiteGroupInfo", *of, "-k", 5)
+            assert re.search(rf"Total Lag Count: [23] .* 1 {name} [23] ", found), found
+            one = await asyncio.to_thread(said, "getLiteGroupInfo", *of, "-l", name)
+            assert re.search(r" 3 [01] [23] ", one), one
+            assert "dispatched" in await asyncio.to_thread(said, "triggerLiteDispatch", *of)
+    finally:
+        mqadmin.close()

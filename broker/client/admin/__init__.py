@@ -15,11 +15,20 @@ from broker.client.admin.facts import (
     QueueLag,
     TopicFacts,
 )
+from broker.client.admin.lite_facts import (
+    LiteBrokerFacts,
+    LiteClientFacts,
+    LiteGroupFacts,
+    LiteParentFacts,
+    LiteQueueLag,
+    LiteTopicFacts,
+)
 from broker.client.admin.static_plan import StaticTopicFacts
 from broker.client.admin.traces import TraceStep
 
 __all__ = [
     "REDRIVEN_FROM", "AccessRight", "AccessUser", "Admin", "AsyncAdmin", "BrokerFacts",
-    "BrokerPlace", "ConnectedClient", "GroupMembers", "OffsetMove", "QueueEnds", "QueueLag",
-    "RedriveReport", "StaticTopicFacts", "TopicFacts", "TraceStep",
+    "BrokerPlace", "ConnectedClient", "GroupMembers", "LiteBrokerFacts", "LiteClientFacts",
+    "LiteGroupFacts", "LiteParentFacts", "LiteQueueLag", "LiteTopicFacts", "OffsetMove",
+    "QueueEnds", "QueueLag", "RedriveReport", "StaticTopicFacts", "TopicFacts", "TraceStep",
 ]  # fmt: skip

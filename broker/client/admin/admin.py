@@ -7,6 +7,7 @@ from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from broker.client.admin.access import AccessAdmin
 from broker.client.admin.deadletters import DeadLetterAdmin
+from broker.client.admin.lite import LiteAdmin
 from broker.client.admin.offsets import BrokerAdmin
 from broker.client.admin.static_topics import StaticTopicAdmin
 from broker.client.admin.topics import GroupAdmin, TopicAdmin
@@ -20,7 +21,7 @@ _P = ParamSpec("_P")
 
 
 class AsyncAdmin(
-    TopicAdmin, StaticTopicAdmin, GroupAdmin, BrokerAdmin, DeadLetterAdmin, AccessAdmin
+    TopicAdmin, StaticTopicAdmin, LiteAdmin, GroupAdmin, BrokerAdmin, DeadLetterAdmin, AccessAdmin
 ):  # fmt: skip
     """Looks into brokers and changes what they hold, for programs with an event loop: ours and
     Apache's. ``Admin`` is its twin without.
@@ -119,6 +120,12 @@ class Admin(StartedByWith):
     static_topic = twin_of(AsyncAdmin.static_topic)
     create_static_topic = twin_of(AsyncAdmin.create_static_topic)
     remap_static_topic = twin_of(AsyncAdmin.remap_static_topic)
+    lite_brokers = twin_of(AsyncAdmin.lite_brokers)
+    lite_parent = twin_of(AsyncAdmin.lite_parent)
+    lite_topic = twin_of(AsyncAdmin.lite_topic)
+    lite_client = twin_of(AsyncAdmin.lite_client)
+    lite_group = twin_of(AsyncAdmin.lite_group)
+    lite_dispatch = twin_of(AsyncAdmin.lite_dispatch)
     groups = twin_of(AsyncAdmin.groups)
     create_group = twin_of(AsyncAdmin.create_group)
     delete_group = twin_of(AsyncAdmin.delete_group)
