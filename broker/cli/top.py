@@ -59,7 +59,18 @@ def look_at(admin: Admin, seen: dict[str, str]) -> Look:
             if facts.entries.get("tieredProblem"):
                 look.problems.append(f"{place.name}: {facts.entries['tieredProblem']}")
             look.lags += [lag for lag in lags if not is_system_group(lag.group)]
+            _add_lite(admin, place.address, look)
     return look
+
+
+def _add_lite(admin: Admin, address: str, look: Look) -> None:
+    """Adds what waits in lite topics, at a broker that says it."""
+    from broker.client.errors import ClientError
+
+    with contextlib.suppress(ClientError):
+        for group, lag in admin.lite_brokers(address)[0].lags.items():
+            key = group, lag.topic
+            look.lite[key] = look.lite.get(key, 0) + lag.messages
 
 
 def _top(
@@ -81,7 +92,8 @@ def _top(
     Keys on a terminal: l, i, o sort by lag, by what comes in, by what goes out; g and t by name;
     q ends. In a pipe each look is printed after the other, with --json as a line of its own. Rates
     are those between two looks, so the first has none. A topic that no group consumes is not
-    listed, and neither are groups of the brokers' own; the brokers' rates have all.
+    listed, and neither are groups of the brokers' own; the brokers' rates have all. Of a group of
+    lite topics the lag is shown, at brokers of this project.
 
     \b
     Examples:

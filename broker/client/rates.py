@@ -17,11 +17,13 @@ SORTS = {"l": "lag", "i": "in", "o": "out", "g": "group", "t": "topic"}
 
 @dataclass(slots=True)
 class Look:
-    """What was there at a moment. when: seconds of a steady clock."""
+    """What was there at a moment. when: seconds of a steady clock. lite: messages that wait in the
+    lite topics of a topic, by group and topic; of these no rate is known."""
 
     when: float
     brokers: list[BrokerFacts] = field(default_factory=list)
     lags: list[QueueLag] = field(default_factory=list)
+    lite: dict[tuple[str, str], int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
 
@@ -69,6 +71,7 @@ def rows_between(before: Look | None, now: Look, sort: str = "lag") -> list[TopR
             came = (end - old_end) / seconds if end >= old_end else None
             went = (committed - old_committed) / seconds if committed >= old_committed else None
         rows.append(TopRow(group, topic, lag, came, went))
+    rows += [TopRow(group, topic, lag, None, None) for (group, topic), lag in now.lite.items()]
     rows.sort(key=lambda row: (row.group, row.topic))
     if sort == "topic":
         rows.sort(key=lambda row: row.topic)

@@ -14,6 +14,7 @@ from broker.doctor.environment import ABOUT_SILENCE, check_environment
 from broker.doctor.findings import Diagnosis, diagnosed
 from broker.doctor.folder import check_folder
 from broker.doctor.groups import check_groups
+from broker.doctor.lite import check_lite_topics
 from broker.doctor.proxies import check_proxy, proxy_problems
 from broker.doctor.reaching import ServerKind, kind_of, speaks_tls
 from broker.doctor.settings import of_problems
@@ -63,6 +64,7 @@ async def examine_network(
                 found = await safely(check_broker(admin, address, client, names), address)
                 if all(each.check != "access-refused" for each in found):
                     found += await safely(check_groups(admin, address, late_s, pause_s), address)
+                    found += await safely(check_lite_topics(admin, address), address)
         else:
             found = await _of_proxy(address, client, names, proxy_conf, tls, credentials)
     return kind.value, _sorted(shown + found)

@@ -302,6 +302,30 @@ _ROWS = (
         "start a consumer, or: pystore admin group delete {group} -b {where}",
     ),
     DoctorCheck(
+        "lite-group-unbound",
+        "broker",
+        _W,
+        "clients of the group are refused, and nobody reads its lite topics",
+        "pystore admin topic create {topic} --type LITE -b {where}, or bind the group to another"
+        " topic: pystore admin group create {group} --lite-of TOPIC -b {where}",
+    ),
+    DoctorCheck(
+        "lite-quota-near",
+        "broker",
+        _W,
+        "one more lite topic, or one more subscription, is refused at the limit",
+        "raise {setting}, or have lite topics expire: pystore admin topic create TOPIC --type LITE"
+        " --lite-minutes 60 -b {where}",
+    ),
+    DoctorCheck(
+        "lite-topics-unread",
+        "broker",
+        _N,
+        "their messages wait until they expire or retention deletes them",
+        "have a client subscribe to them; who does: pystore admin lite topic {topic} LITE_TOPIC -b"
+        " {where}",
+    ),
+    DoctorCheck(
         "transactions-unanswered",
         "broker",
         _W,

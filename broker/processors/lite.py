@@ -338,6 +338,17 @@ class LiteProcessor:
             "eventMapSize": lite.registry.totals().eventful,
             "topicMeta": {t.name: int(t.attributes.get(EXPIRATION, "-1")) for t in topics},
             "groupMeta": {name: found for name, found in groups.items() if found},
+            # Ours; Apache's tools pass over them.
+            "maxLiteSubscriptionCount": int(settings["maxLiteSubscriptionCount"]),
+            "groupLag": {
+                each.group: {
+                    "parentTopic": each.parent,
+                    "messages": each.messages,
+                    "liteTopics": each.queues,
+                    "read": each.read,
+                }
+                for each in lite.registry.lags()
+            },
         }
         return command.reply(body=mqjson.dumps(body))
 

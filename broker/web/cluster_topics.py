@@ -4,12 +4,13 @@ to it, or make and change topics and groups."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aiohttp import web
 
 from broker.client.admin.facts import TopicFacts, letters_of
+from broker.client.admin.lite_facts import LiteTopicFacts
 from broker.client.errors import BrokerRefused, Misuse
 from broker.client.message import Message
 from broker.client.producer import AsyncProducer
@@ -28,7 +29,27 @@ _MESSAGES, _LIVE_S = 20, "2"
 _BODY_MAX, _FIELD_MAX = 32_000, 1000
 _PRODUCER_GROUP = "pystore-web"
 _QUEUES_MAX, _RETRIES_MAX = 65536, 1 << 20
-_TYPES = ("", "NORMAL", "FIFO", "DELAY", "TRANSACTION")
+_TYPES = ("", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE")
+
+
+@dataclass(slots=True)
+class LiteShown:
+    """Lite topics of a topic: the one that was asked for (``wanted``) at each broker; how many
+    minutes they last; of each group how many messages wait, and in how many lite topics."""
+
+    wanted: str
+    minutes: set[int] = field(default_factory=set)
+    groups: dict[str, tuple[int, int]] = field(default_factory=dict)
+    found: list[LiteTopicFacts] = field(default_factory=list)
+    trouble: str = ""
+
+    @property
+    def lasts(self) -> str:
+        """How long they last, in words."""
+        said = (
+            f"{each:,} minutes after the last message" for each in sorted(self.minutes) if each > 0
+        )
+        return ", ".join(said) or "until they are deleted"
 
 
 class ClusterTopics(ClusterActions):
@@ -87,10 +108,32 @@ class ClusterTopics(ClusterActions):
             "topic.html", name=name, facts=_shown(facts, len(groups)), chosen=chosen, at=at,
             shown=shown, trouble=trouble, step=_MESSAGES, groups=groups, counting=not known,
             found=paged(queues, self._page_of(request)), query=query, wanted=wanted,
+            lite=await self._lite_of(facts, query.get("lite", "")),
         ))  # fmt: skip
         if query.get("live"):
             answer.headers["Refresh"] = _LIVE_S
         return answer
+
+    async def _lite_of(self, facts: TopicFacts, name: str) -> LiteShown | None:
+        """Returns what brokers say of the lite topics of a topic, and of one of these; None: it has
+        none."""
+        if all(each.attributes.get("message.type") != "LITE" for each in facts.configs.values()):
+            return None
+        admin, shown = self.facts.admin, LiteShown(name)
+        try:
+            for broker in await admin.lite_brokers():
+                shown.minutes |= {broker.ttl_minutes.get(facts.name, -1)}
+                for group in broker.groups.get(facts.name, ()):
+                    lag = broker.lags.get(group)
+                    behind, topics = shown.groups.get(group, (0, 0))
+                    shown.groups[group] = (
+                        behind + (lag.messages if lag else 0),
+                        topics + (lag.lite_topics if lag else 0),
+                    )
+            shown.found = await admin.lite_topic(facts.name, name) if name else []
+        except BrokerRefused as refused:
+            shown.trouble = str(refused)
+        return shown
 
     def _reader_of(self, topic: str) -> Any:
         async def read(queue: QueueRow, offset: int, most: int) -> list[RecordView]:

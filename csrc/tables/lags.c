@@ -12,7 +12,7 @@
 
 typedef struct ps_lag { /* of a group that is bound */
     ps_chain lb_chain;  /* hash of the group */
-    int64_t lb_messages, lb_queues;
+    int64_t lb_messages, lb_queues, lb_read;
     int32_t lb_group_len, lb_parent_len;
     char lb_names[]; /* group, then parent */
 } ps_lag;
@@ -69,6 +69,7 @@ void ps_lag_join(ps_core *c, ps_pair *p) {
     *b = (ps_behind){.bh_pair = p, .bh_lag = g};
     ps_chains_add(&c->co_tables.tc_behind, b, ps_hash_of(queue.data, queue.len));
     p->pr_behind = b;
+    g->lb_read++;
     ask_end(c, b);
 }
 
@@ -78,6 +79,7 @@ void ps_lag_leave(ps_core *c, ps_pair *p) {
     b->bh_end = 0;
     ps_lag_moved(b);
     ps_chains_remove(&c->co_tables.tc_behind, b);
+    b->bh_lag->lb_read--;
     p->pr_behind = NULL;
     free(b);
 }
@@ -153,7 +155,8 @@ int32_t ps_lag_list(ps_core *c, ps_lag_row *rows, int32_t room) {
         if (n < room)
             rows[n] = (ps_lag_row){g->lb_names,      g->lb_names + g->lb_group_len,
                                    g->lb_group_len,  g->lb_parent_len,
-                                   g->lb_messages,   g->lb_queues};
+                                   g->lb_messages,   g->lb_queues,
+                                   g->lb_read};
     return n;
 }
 

@@ -17,6 +17,7 @@ typedef struct ps_lag_row { /* good until the next ps_lag_bind */
     int32_t group_len, parent_len;
     int64_t messages; /* after its offsets; of lite topics in which it has one */
     int64_t queues;   /* lite topics that have some */
+    int64_t read;     /* lite topics of which it has read, or was to read, anything */
 } ps_lag_row;
 /* Of all groups that are bound: how many there are; rows beyond `room` are not filled. */
 int32_t ps_lag_list(ps_core *core, ps_lag_row *rows, int32_t room);

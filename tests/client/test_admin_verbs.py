@@ -151,6 +151,12 @@ def test_lite_topics_from_the_shell(run: Callable[..., Result], made: Broker) ->
         assert (one[0]["behind"], one[0]["end"]) == (1, 2)
         group = run("admin", "lite", "group", *asked, "--top", 5).whole
         assert {each["lite_topic"] for each in group["most"]} == {"s1", "s2"}
+        (row,) = (
+            each
+            for each in run("top", "--count", 1).whole["groups"]
+            if (each["group"], each["topic"]) == ("agents", "sessions")
+        )
+        assert row["lag"] == 2
         assert run("admin", "lite", "dispatch", *asked).whole["dispatched"]["group"] == "agents"
     assert run("admin", "lite", "topic", "sessions", "none").code == 1
     refused = run("admin", "lite", "parent", "TBW102")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from examining import examined, found, running
 from waiting import until
 
 from broker import Broker, LocalState, Message, TransactionProducer
+from broker.client.admin import Admin
+from broker.doctor import examine_network
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +80,28 @@ def test_nobody_answers_for_transactions(tmp_path: Path) -> None:
         diagnosis = found(broker.address, "transactions-unanswered", late_s=0)
         assert "vanished" in diagnosis.text
         assert "transactions-unanswered" not in examined(broker.address, late_s=3600)
+
+
+def test_lite_topics_that_nobody_reads_and_quotas_that_are_near(tmp_path: Path) -> None:
+    limits = {"enableLmqQuota": True, "maxLmqConsumeQueueNum": 4, "maxLiteSubscriptionCount": 10}
+    with running(tmp_path / "s", **limits) as broker, broker.producer() as producer:
+        with Admin(broker=broker.address) as admin:
+            for topic in ("read", "unread"):
+                admin.create_topic(topic, attributes={"message.type": "LITE"})
+            broker.create_group("readers", lite_of="read")
+            broker.create_group("lost", lite_of="gone")
+            for topic, name in (("read", "a"), ("read", "b"), ("read", "c"), ("unread", "a")):
+                producer.send(Message(topic, b"1", lite_topic=name))
+            until(lambda: admin.lite_brokers()[0].topics == 4, "four lite topics")
+        with broker.lite_consumer("readers", "read") as consumer:
+            consumer.subscribe("a")
+            assert until(lambda: consumer.poll(1.0), "the message")
+            unbound = found(broker.address, "lite-group-unbound")
+            assert "lost is bound to gone" in unbound.text and "gone" in unbound.mend
+            assert "4 lite topics" in found(broker.address, "lite-quota-near").text
+            _, all_of_them = asyncio.run(examine_network(broker.address, pause_s=0.0))
+            unread = [each.text for each in all_of_them if each.check == "lite-topics-unread"]
+            assert unread == [
+                "no group has read anything of 2 lite topics of read, or more",
+                "1 lite topics of unread, and no group is bound to it",
+            ]

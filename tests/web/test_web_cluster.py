@@ -15,7 +15,7 @@ import pytest
 from pages import Visitor, visiting_server
 from waiting import BOUND_S, until
 
-from broker import Admin, Broker, Consumer, Message, Producer
+from broker import Admin, Broker, Consumer, LiteConsumer, Message, Producer
 from broker.client.admin import AccessRight, BrokerFacts, BrokerPlace
 from broker.client.credentials import Credentials
 from broker.client.errors import BrokerRefused, NoRoute
@@ -183,6 +183,29 @@ def test_topics_and_their_queues(reading: Visitor, broker: Broker) -> None:
         low, high = broker.store.range("orders", queue)
         assert [f"broker-a {queue}", str(low), str(high), str(high - low), ""] in rows
     assert reading.get("/topic", name="absent").status == 404
+
+
+def test_a_topic_shows_its_lite_topics(reading: Visitor, broker: Broker) -> None:
+    with Admin(broker.namesrv_address) as admin:
+        admin.create_topic(
+            "sessions", attributes={"message.type": "LITE", "lite.topic.expiration": "60"}
+        )
+        admin.create_group("agents", attributes={"lite.bind.topic": "sessions"})
+        with (
+            Producer("supervisor", broker.namesrv_address) as producer,
+            LiteConsumer("agents", "sessions", namesrv=broker.namesrv_address) as consumer,
+        ):
+            for body in (b"1", b"2"):
+                producer.send(Message("sessions", body, lite_topic="s1"))
+            consumer.subscribe("s1")
+            until(lambda: consumer.poll(1.0), "a message")
+            page = reading.get("/topic?name=sessions&lite=s1")
+            assert "60 minutes after the last message" in page.text
+            assert ["agents", "2", "1"] in page.rows()
+            assert any(
+                row[1:4] == ["0", "2", "2"] and row[4].startswith("agents ") for row in page.rows()
+            )
+    assert "nobody" in reading.get("/topic?name=sessions&lite=none").text
 
 
 def test_groups_with_what_waits_for_them(reading: Visitor, broker: Broker) -> None:

@@ -19,6 +19,7 @@ from broker.client.admin.lite_facts import (
     LiteBrokerFacts,
     LiteClientFacts,
     LiteGroupFacts,
+    LiteLag,
     LiteParentFacts,
     LiteQueueLag,
     LiteTopicFacts,
@@ -29,6 +30,6 @@ from broker.client.admin.traces import TraceStep
 __all__ = [
     "REDRIVEN_FROM", "AccessRight", "AccessUser", "Admin", "AsyncAdmin", "BrokerFacts",
     "BrokerPlace", "ConnectedClient", "GroupMembers", "LiteBrokerFacts", "LiteClientFacts",
-    "LiteGroupFacts", "LiteParentFacts", "LiteQueueLag", "LiteTopicFacts", "OffsetMove",
+    "LiteGroupFacts", "LiteLag", "LiteParentFacts", "LiteQueueLag", "LiteTopicFacts", "OffsetMove",
     "QueueEnds", "QueueLag", "RedriveReport", "StaticTopicFacts", "TopicFacts", "TraceStep",
 ]  # fmt: skip

@@ -30,12 +30,13 @@ _T = TypeVar("_T")
 class LiteAdmin(AdminBase):
     """Lite topics of brokers of 5.5 and ours."""
 
-    async def lite_brokers(self) -> list[LiteBrokerFacts]:
-        """Returns what each master says of its lite topics. Raises: BrokerRefused from one that has
-        none, ClientError."""
+    async def lite_brokers(self, address: str | None = None) -> list[LiteBrokerFacts]:
+        """Returns what each master says of its lite topics. address: this broker alone. Raises:
+        BrokerRefused from one that has none, ClientError."""
         self.network.check()
+        asked = await self._masters() if address is None else [address]
         code = RequestCode.GET_BROKER_LITE_INFO
-        return self._read_all(await self._of_all(await self._masters(), code, {}), code,
+        return self._read_all(await self._of_all(asked, code, {}), code,
                               lite_broker_facts)  # fmt: skip
 
     async def lite_parent(self, topic: str) -> list[LiteParentFacts]:

@@ -7,10 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
-    "LiteBrokerFacts", "LiteClientFacts", "LiteGroupFacts", "LiteParentFacts", "LiteQueueLag",
+    "LiteBrokerFacts", "LiteClientFacts", "LiteGroupFacts", "LiteLag", "LiteParentFacts",
+    "LiteQueueLag",
     "LiteTopicFacts", "lite_broker_facts", "lite_client_facts", "lite_group_facts",
     "lite_parent_facts", "lite_topic_facts",
 ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LiteLag:
+    """How far a group is behind in all lite topics of `topic`: messages after its offsets; in how
+    many lite topics there are some; of how many it has read anything."""
+
+    topic: str
+    messages: int
+    lite_topics: int
+    read: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +30,8 @@ class LiteBrokerFacts:
     """The lite topics of a broker (200074). store: kind of its light queues. topics_max: its limit;
     -1: none. batches: those that are out and not all acknowledged. offsets: how many the broker
     keeps. waiting: clients for which some lite topic has something. ttl_minutes: by topic; -1:
-    never. groups: those bound to each topic."""
+    never. groups: those bound to each topic. subscriptions_max: its limit, and lags, by group, are
+    what only brokers of this project say; None and nothing from others."""
 
     address: str
     store: str
@@ -30,6 +43,8 @@ class LiteBrokerFacts:
     waiting: int
     ttl_minutes: Mapping[str, int]
     groups: Mapping[str, tuple[str, ...]]
+    subscriptions_max: int | None
+    lags: Mapping[str, LiteLag]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +128,14 @@ def lite_broker_facts(address: str, body: Mapping[str, Any]) -> LiteBrokerFacts:
         {
             str(name): tuple(sorted(map(str, groups)))
             for name, groups in (body.get("groupMeta") or {}).items()
+        },
+        None if (most := body.get("maxLiteSubscriptionCount")) is None else int(most),
+        {
+            str(group): LiteLag(
+                str(lag["parentTopic"]), int(lag["messages"]), int(lag["liteTopics"]),
+                int(lag["read"]),
+            )
+            for group, lag in (body.get("groupLag") or {}).items()
         },
     )  # fmt: skip
 

@@ -55,18 +55,21 @@ class LiteTotals:
 @dataclass(frozen=True, slots=True)
 class LiteLag:
     """Messages after the offsets of a group in lite topics of `parent`, and how many of these have
-    some. A lite topic in which it has no offset counts as caught up, as upstream has it."""
+    some; `read`: of how many lite topics it has read anything. Others count as caught up, as
+    upstream has it."""
 
     group: str
     parent: str
     messages: int
     queues: int
+    read: int
 
 
 def _lag_of(row: Any) -> LiteLag:
     return LiteLag(
-        _text(row.group, row.group_len), _text(row.parent, row.parent_len), row.messages, row.queues
-    )
+        _text(row.group, row.group_len), _text(row.parent, row.parent_len), row.messages,
+        row.queues, row.read,
+    )  # fmt: skip
 
 
 def _text(data: Any, size: int) -> str:
