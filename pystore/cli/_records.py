@@ -227,13 +227,15 @@ def _is_text(data: bytes) -> bool:
 
 
 def message_lines(message: Message) -> str:
-    """Writes a message on one line: when, where, tags, keys, body."""
+    """Writes a message on one line: when, where, lite topic, tags, keys, body."""
     properties = message.properties
     tags, keys = properties.get("TAGS", ""), properties.get("KEYS", "")
+    lite = properties.get("__LITE_TOPIC", "")
     return "  ".join(
         (
             iso(message.store_timestamp),
             printable(f"{message.topic}/{message.queue}@{message.queue_offset}"),
+            *([f"lite={printable(lite)}"] if lite else []),
             *([f"tags={printable(tags)}"] if tags else []),
             *([f"keys={printable(keys)}"] if keys else []),
             _preview(message),

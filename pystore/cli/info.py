@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Annotated
 
@@ -12,11 +12,13 @@ from pystore.cli._session import Session, holder_of
 from pystore.cli._values import Size, When
 from pystore.cli.cold import cold_of, show_tier
 from pystore.errors import StoreError
+from pystore.format.names import LIGHT_PREFIX
 from pystore.meta.configfiles import ConsumerOffset
 from pystore.metadata import Metadata
 from pystore.store._reading import Reader
 from pystore.store._report import RecoveryReport
 from pystore.store._results import QueueInfo
+from pystore.store.light_queues import LightQueue
 
 __all__ = ["run"]
 
@@ -34,9 +36,10 @@ def run(
 
     Of a cold tier it shows what `pystore cold ls` does (docs/cold.md).
 
-    Shows the range of each queue, and where each group is with its lag. JSON: one object with
-    the members store, recovery, recovery items, topics, groups, queues, consumer offsets. Text
-    shows the first 1,000 consumer offsets and says how many more there are.
+    Shows the range of each queue and of each lite topic, and where each group is with its lag.
+    JSON: one object with the members store, recovery, recovery items, topics, groups, queues, lite
+    topics, consumer offsets. Text shows the first 1,000 lite topics and consumer offsets, and says
+    how many more there are.
 
     \b
     Examples:
@@ -58,8 +61,9 @@ def run(
         if metadata is not None:
             _configs(s, metadata, topic)
         _queues(s, queues)
+        _lites(s, _lite_topics(reader, topic))
         if metadata is not None:
-            _offsets(s, metadata, reader.queues(), topic)
+            _offsets(s, metadata, reader, topic)
     if trouble:
         s.damaged = True
     return 0
@@ -97,7 +101,7 @@ def _facts(s: Session, reader: Reader, trouble: str) -> None:
         "index entries per file": info.index_entries,
         "topics": info.topics,
         "queues": info.queues,
-        "light queues": max(0, reader.lights.count),
+        "light queues": _light_count(reader),
         "first stored": When(info.store_timestamp_min),
         "last stored": When(info.store_timestamp_max),
     }
@@ -110,6 +114,13 @@ def _facts(s: Session, reader: Reader, trouble: str) -> None:
     if trouble:
         facts["metadata"] = trouble
     s.out.facts("store", facts)
+
+
+def _light_count(reader: Reader) -> int:
+    """Returns how many there are; those of a Java broker are folders among the queues."""
+    if reader.lights.is_on:
+        return reader.lights.count
+    return sum(queue.topic.startswith(f"{LIGHT_PREFIX}$") for queue in reader.queues())
 
 
 def _state(locked: bool, abort: bool) -> str:
@@ -163,8 +174,39 @@ def _queues(s: Session, queues: list[QueueInfo]) -> None:
     s.out.table("queues", ("topic", "queue", "min", "max", "count"), rows)
 
 
-def _offsets(s: Session, metadata: Metadata, queues: list[QueueInfo], topic: str | None) -> None:
-    ends: Mapping[tuple[str, int], int] = {(q.topic, q.queue): q.max_offset for q in queues}
+def _lite_topics(reader: Reader, topic: str | None) -> Iterator[LightQueue]:
+    """Yields the queues of lite topics, or of those of one topic: those that share files, and those
+    that a Java broker has folders of."""
+    below = f"{LIGHT_PREFIX}$" if topic is None else f"{LIGHT_PREFIX}${topic}$"
+    begin = 0 if reader.lights.is_on else -1
+    while begin >= 0:
+        found, begin = reader.lights.some(begin)
+        yield from (each for each in found if each.name.startswith(below))
+    for queue in reader.queues():
+        if queue.topic.startswith(below) and reader.lights.range(queue.topic) is None:
+            end = queue.max_offset
+            last = reader.read(queue.topic, queue.queue, end - 1, max_messages=1) if end else ()
+            last_ms = next((each.store_timestamp for each in last), 0)
+            yield LightQueue(queue.topic, queue.min_offset, end, last_ms)
+
+
+def _lites(s: Session, found: Iterator[LightQueue]) -> None:
+    rows = []
+    for each in found if s.out.json else islice(found, _SHOWN):
+        _, _, topic_and_name = each.name.partition("$")
+        topic, _, name = topic_and_name.partition("$")
+        last = When(each.last_ms) if each.last_ms else None
+        rows.append((topic, name, each.low, each.high, each.high - each.low, last))
+    if rows or s.out.json:
+        s.out.table("lite topics", ("topic", "lite topic", "min", "max", "count", "last"), rows)
+    if more := sum(1 for _ in found):
+        s.out.note(f"{more} more lite topics: --json shows them")
+
+
+def _offsets(s: Session, metadata: Metadata, reader: Reader, topic: str | None) -> None:
+    ends: Mapping[tuple[str, int], int] = {
+        (q.topic, q.queue): q.max_offset for q in reader.queues()
+    }
     rows = []
     if s.out.json or topic is not None:
         found: Sequence[ConsumerOffset] = metadata.offsets.all(topic=topic)
@@ -172,7 +214,9 @@ def _offsets(s: Session, metadata: Metadata, queues: list[QueueInfo], topic: str
     else:
         found, count = metadata.offsets.first(_SHOWN)
     for o in found if s.out.json else islice(found, _SHOWN):
-        end = ends.get((o.topic, o.queue), 0)
+        end = ends.get((o.topic, o.queue))
+        if end is None:
+            _, end = reader.lights.range(o.topic) or (0, 0)
         rows.append((o.group, o.topic, o.queue, o.offset, end, max(0, end - o.offset)))
     s.out.table("consumer offsets", ("group", "topic", "queue", "offset", "max", "lag"), rows)
     if count > len(rows):

@@ -82,9 +82,11 @@ def run(
             if lite is not None:
                 if queue is not None or tags is not None or sql is not None:
                     raise BadArgument("--lite goes with neither --queue nor --tags nor --sql")
-                return _LiteTail(s, reader, f"{LIGHT_PREFIX}${topic}${lite}").run(
-                    from_, count, follow
-                )
+                name = f"{LIGHT_PREFIX}${topic}${lite}"
+                # A Java broker has a folder for each, as for every queue.
+                if reader.lights.range(name) is not None or not reader.queues(name):
+                    return _LiteTail(s, reader, name).run(from_, count, follow)
+                topic = name
             return _Tail(s, reader, topic, queue, tags, sql).run(from_, count, follow)
         except KeyboardInterrupt:
             if follow:

@@ -10,11 +10,13 @@ import shutil
 import subprocess
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pystore
 from pystore.audit import verify
+from pystore.cli import main
 from pystore.repair import rebuild
 
 HERE = Path(__file__).parent
@@ -112,3 +114,22 @@ def test_d8_offsets_of_both_files_are_taken_and_both_are_written(killed: Path):
     assert plain["L3_lite@new"] == {"0": 1}
     with pystore.open(killed) as store:
         assert store.metadata.offsets.get("new", "L3_lite", 0) == 1
+
+
+def test_a_store_of_java_is_looked_into_without_taking_it_over(killed: Path, capsys):
+    """`info`, `tail --lite` and `query` know the lite topics that Java has folders of."""
+
+    def said(*words: object) -> list[dict[str, Any]]:
+        assert main([*map(str, words), "--json"]) == 0
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    wanted = java_sees()
+    (info,) = said("info", killed)
+    assert info["store"]["light_queues"] == 44
+    rows = {f"%LMQ%${r['topic']}${r['lite_topic']}": r["max"] for r in info["lite topics"]}
+    assert rows == {name: units[-1][0] + 1 for name, units in wanted.items()}
+    tail = said("tail", killed, "L3_lite", "--lite", "ra", "--from", "earliest")
+    assert [m["phy"] for m in tail] == [at for _, at in wanted["%LMQ%$L3_lite$ra"]]
+    (found,) = said("query", killed, "L3_lite", tail[1]["props"]["UNIQ_KEY"])
+    assert (found["phy"], found["props"]["__LITE_TOPIC"]) == (tail[1]["phy"], "ra")
+    assert not (killed / "lightqueue").exists()

@@ -368,7 +368,9 @@ def test_tail_of_a_lite_topic(run: Run, store: Path) -> None:
     with pystore.open(store) as s:
         s.lights.begin()
         for i in range(5):
-            s.put("t", f"lite {i}", properties={"INNER_MULTI_DISPATCH": f"%LMQ%$t$s{i % 2}"})
+            named = {"INNER_MULTI_DISPATCH": f"%LMQ%$t$s{i % 2}", "__LITE_TOPIC": f"s{i % 2}"}
+            s.put("t", f"lite {i}", properties=named | {"KEYS": f"lite-k{i}", "UNIQ_KEY": f"U{i}"})
+        s.metadata.offsets.commit("g", "%LMQ%$t$s0", 0, 1)
         since = s.lights.last_ms("%LMQ%$t$s0") + 1
 
     def bodies(*more: object) -> list[str]:
@@ -382,7 +384,14 @@ def test_tail_of_a_lite_topic(run: Run, store: Path) -> None:
     assert bodies("--from", "2001-01-01") == ["lite 0", "lite 2", "lite 4"]
     assert run("tail", store, "t", "--lite", "nope").code == 1
     assert run("tail", store, "t", "--lite", "s0", "--tags", "a").code != 0
-    assert run("info", store, "--json").one["store"]["light_queues"] == 2
+    info = run("info", store, "--json").one
+    assert info["store"]["light_queues"] == 2
+    lites = [(each["lite_topic"], each["count"]) for each in info["lite topics"]]
+    assert lites == [("s0", 3), ("s1", 2)]
+    assert [each["lag"] for each in info["consumer offsets"]] == [2]
+    for key in ("lite-k3", "U3"):
+        assert [m["body"] for m in run("query", store, "t", key, "--json").lines] == ["lite 3"]
+    assert "lite=s1" in run("query", store, "t", "lite-k3").out
 
 
 def test_tail_follows_a_writer(store: Path, small: dict[str, Any]) -> None:
@@ -705,7 +714,10 @@ MORE = {
     "spark reconcile": ["/nonexistent/other"],
     "acl check": ["u", "Pub", "Topic:t", "--from", "127.0.0.1"],
     "admin config set": ["a=b"], "admin topic show": ["t"], "admin topic create": ["t"],
-    "admin static show": ["t"], "admin static create": ["t"], "admin static remap": ["t"],
+    "admin lite parent": ["t"], "admin lite topic": ["t", "l"],
+    "admin lite client": ["t", "g", "c"], "admin lite group": ["t", "g"],
+    "admin lite dispatch": ["t", "g"], "admin static show": ["t"], "admin static create": ["t"],
+    "admin static remap": ["t"],
     "admin topic delete": ["t"], "admin group show": ["g"], "admin group create": ["g"],
     "admin group delete": ["g"], "admin client list": ["g"], "admin offset lag": ["g"],
     "admin offset reset": ["g", "t", "--to", "first"], "admin offset skip": ["g", "t"],
