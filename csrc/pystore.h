@@ -678,7 +678,8 @@ int ps_store_retain(ps_store *store, const ps_conf *rules, ps_error *error);
 #define PS_COL_MSG_ID 19                      /* utf8 */
 #define PS_COL_PREPARED_TRANSACTION_OFFSET 20 /* int64 */
 #define PS_COL_ENVELOPE 21                   /* binary, the record without its body */
-#define PS_COL_COUNT 22
+#define PS_COL_LITE_TOPIC 22                 /* utf8, nullable */
+#define PS_COL_COUNT 23
 
 /* Inflates a compressed body: writes up to `room` bytes to out, returns the full length (call again
  * with more room when it is larger), or -1 when the bytes are bad. type: bits 8 to 10 of

@@ -84,6 +84,7 @@ class PushedFilters(NamedTuple):
     brokers: frozenset[str] | None = None
     queues: frozenset[int] | None = None
     tags: frozenset[str] | None = None
+    lite: frozenset[str] | None = None
     first: int = 0
     last: int = (1 << 63) - 2
 
@@ -116,6 +117,7 @@ class ReadOptions(NamedTuple):
     tags: str
     sql: str
     keys: tuple[str, ...]
+    lite: tuple[str, ...]
     time_min: int | None
     time_max: int | None
     transactions: str
@@ -430,6 +432,7 @@ _READ: dict[str, Option] = {
     "tags": Option(_text),
     "sql92": Option(_text),
     "keys": Option(_names, only="batch", of_copies=False, of_timers=False),
+    "liteTopics": Option(_names, only="batch", of_copies=False, of_timers=False),
     "minStoreTimestamp": Option(_moment),
     "maxStoreTimestamp": Option(_moment, only="batch"),
     "timeZone": Option(_zone),
@@ -827,6 +830,7 @@ def parse_read(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         tags=v["tags"] or "",
         sql=v["sql92"] or "",
         keys=v["keys"] or (),
+        lite=v["liteTopics"] or (),
         time_min=v["minStoreTimestamp"],
         time_max=v["maxStoreTimestamp"],
         transactions=v["includeTransactions"],

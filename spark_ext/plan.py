@@ -19,6 +19,7 @@ from pyspark.sql.datasource import InputPartition
 
 from pystore.format.names import HALF_TOPIC, OP_TOPIC, is_internal_topic
 from spark_ext.errors import BadOption, DataLoss
+from spark_ext.lite import is_light, light_places
 from spark_ext.options import EARLIEST, LATEST, Bound, PushedFilters, ReadOptions
 from spark_ext.stores import damaged_index, known_damage, open_reader
 from spark_ext.tiered import check_seams, is_tiered, sides
@@ -143,6 +144,8 @@ def find_queues(
         )
         and (name in options.topics or options.transactions == "all" or name not in HALF_TOPICS)
         and (name in options.topics or options.internal or not is_internal_topic(name))
+        # The messages of a lite topic are in its topic's queues, too.
+        and (name in options.topics or not is_light(name))
     }
     found = [
         [
@@ -455,6 +458,8 @@ def plan(options: ReadOptions) -> list[Part]:
     for path, broker, reader, spans in zip(options.paths, brokers, readers, found, strict=True):
         if options.keys:
             ranges = key_ranges(reader, options, broker, spans)
+        elif options.lite or (options.pushed is not None and options.pushed.lite is not None):
+            ranges = lite_ranges(reader, options, broker, spans)
         else:
             ranges = span_ranges(reader, options, broker, spans)
         if _wants_log(reader, options, ranges):
@@ -540,6 +545,68 @@ def _reach(ranges: Iterable[tuple[int, int]]) -> tuple[int, int]:
     return found[0][0], found[-1][1]
 
 
+def lite_ranges(
+    reader: pystore.Reader, options: ReadOptions, broker: str, spans: Sequence[Span]
+) -> list[Range]:
+    """Returns the places of the messages of lite topics, out of their light queues. Of a filter
+    also all that was stored before them: docs/spark.md#lite-topics."""
+    pushed = options.pushed or PushedFilters()
+    if reader.is_cold or is_tiered(reader):
+        if options.lite:
+            raise BadOption(
+                "option liteTopics: a cold tier has no light queues; filter the column liteTopic"
+            )
+        return span_ranges(reader, options, broker, spans)
+    names = frozenset(options.lite) or pushed.lite or frozenset()
+    if options.lite and pushed.lite is not None:
+        names &= pushed.lite
+    ranges: list[Range] = []
+    margin = clock_margin(reader, options, spans)
+    for topic, some in itertools.groupby(sorted(spans), key=lambda span: span.topic):
+        light = light_places(reader, topic, names)
+        if options.lite and light.damaged >= 0 and options.fail_on_loss:
+            raise DataLoss(
+                f"a message of a lite topic of {topic} is damaged: byte {light.damaged} of the log"
+                f" of {reader.path}; failOnDataLoss=false reads the rest"
+            )
+        for span in some:
+            a, b = start_of(reader, options, broker, span), end_of(reader, options, broker, span)
+            a, b = within(span, a, b, options.fail_on_loss)
+            low, high = narrow(reader, options, span, a, b, margin)
+            if not options.lite:
+                at = high if light.since is None else _offset_after(reader, span, light.since)
+                ranges += ranges_of(reader, topic, span.queue, low, min(at, high))
+                low = max(low, at)
+            ranges += _placed(span, light.places.get(span.queue, {}), low, high)
+    return ranges
+
+
+def _placed(span: Span, sizes: Mapping[int, int], low: int, high: int) -> list[Range]:
+    """Returns ranges of single messages, by offset; neighbours become one."""
+    ranges: list[Range] = []
+    for at, size in sorted(sizes.items()):
+        if not low <= at < high:
+            continue
+        if ranges and ranges[-1].end == at:
+            ranges[-1] = ranges[-1]._replace(end=at + 1)
+        else:
+            ranges.append(Range(span.topic, span.queue, at, at + 1, size))
+    return ranges
+
+
+def _offset_after(reader: pystore.Reader, span: Span, place: int) -> int:
+    """Returns the first offset of a queue whose record lies at a byte of the log, or after it."""
+    low, high = span.low, span.high
+    while low < high:
+        middle = (low + high) // 2
+        units = reader.units(span.topic, span.queue, middle, 1)
+        if units and units[0][0] >= place:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
 # ---- scans of the log ----
 
 
@@ -548,6 +615,7 @@ def _bounded(options: ReadOptions) -> bool:
     p = options.pushed or PushedFilters()
     return bool(
         options.keys
+        or options.lite
         or options.queues
         or p._replace(topics=None, tags=None) != PushedFilters()
         or options.start.kind != "earliest"
@@ -574,7 +642,8 @@ def _wants_log(reader: pystore.Reader, options: ReadOptions, ranges: Sequence[Ra
             raise BadOption("option scan=log: a cold tier has no log over all queues")
         if _bounded(options._replace(pushed=None)):
             raise BadOption(
-                "option scan=log goes with neither offsets, times of offsets, queues nor keys"
+                "option scan=log goes with neither offsets, times of offsets, queues, keys nor"
+                " liteTopics"
             )
         return True
     if _bounded(options) or options.time_min is not None or options.time_max is not None:

@@ -78,6 +78,8 @@ def narrowed(options: ReadOptions, filters: Iterable[Filter]) -> ReadOptions:
             options = options._replace(pushed=p._replace(queues=_both(p.queues, values)))
         elif name == "tags" and values is not None and _expressible(values) and not options.sql:
             options = options._replace(pushed=p._replace(tags=_both(p.tags, values)))
+        elif name == "liteTopic" and values is not None:
+            options = options._replace(pushed=p._replace(lite=_both(p.lite, values)))
         elif name == "queueOffset":
             first = p.first if low is None else max(p.first, low)
             last = p.last if high is None else min(p.last, high)
@@ -160,7 +162,7 @@ def _nothing(options: ReadOptions) -> bool:
     p = options.pushed or PushedFilters()
     late, early = options.time_min, options.time_max
     return (
-        frozenset() in (p.topics, p.brokers, p.queues, p.tags)
+        frozenset() in (p.topics, p.brokers, p.queues, p.tags, p.lite)
         or p.first > p.last
         or (late is not None and early is not None and late > early)
     )

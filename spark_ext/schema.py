@@ -41,6 +41,7 @@ COLUMNS: dict[str, tuple[str, bool]] = {
     "msgId": ("string", False),
     "preparedTransactionOffset": ("bigint", False),
     "envelope": ("binary", False),
+    "liteTopic": ("string", True),
 }
 
 #: Of messages that wait for their time alone (option timers=pending).

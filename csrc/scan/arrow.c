@@ -2,7 +2,7 @@
  * go into them is scan.c's business.
  *
  *   format    buffers                   columns
- *   u         i32 ends, bytes           topic, brokerName, tags, keys, JSON, hosts, msgId
+ *   u         i32 ends, bytes           names, tags, keys, JSON, hosts, msgId, liteTopic
  *   z         i32 ends, bytes           body
  *   i, l      values                    numbers
  *   tsu:UTC   values                    timestamps: the store's milliseconds times 1000
@@ -64,6 +64,7 @@ static const struct {
     [PS_COL_MSG_ID] = {"msgId", "u", SHAPE_TEXT},
     [PS_COL_PREPARED_TRANSACTION_OFFSET] = {"preparedTransactionOffset", "l", SHAPE_INT64},
     [PS_COL_ENVELOPE] = {"envelope", "z", SHAPE_TEXT},
+    [PS_COL_LITE_TOPIC] = {"liteTopic", "u", SHAPE_TEXT},
 };
 
 typedef struct buffer {
@@ -445,16 +446,21 @@ static int fill_bodies(ps_arrow_batch *ba, column *c, const ps_row *rows, int32_
 }
 
 static inline __attribute__((always_inline)) int
-fill_optional(ps_arrow_batch *ba, column *c, const ps_row *rows, int32_t count, bool tags) {
+fill_optional(ps_arrow_batch *ba, column *c, const ps_row *rows, int32_t count, int32_t kind) {
     buffer *d = &c->cl_buffers[DATA];
     int32_t *ends = (int32_t *)c->cl_buffers[ENDS].bf_data + ba->ba_rows + 1;
     uint8_t *validity = c->cl_buffers[VALIDITY].bf_data;
     for (int32_t i = 0; i < count; i++) {
-        const uint8_t *text = tags ? rows[i].rw_tags : rows[i].rw_keys;
+        const ps_row *r = &rows[i];
+        const uint8_t *text = kind == PS_COL_TAGS   ? r->rw_tags
+                              : kind == PS_COL_KEYS ? r->rw_keys
+                                                    : r->rw_lite;
+        int32_t len = kind == PS_COL_TAGS   ? r->rw_tags_len
+                      : kind == PS_COL_KEYS ? r->rw_keys_len
+                                            : r->rw_lite_len;
         int32_t at = ba->ba_rows + i;
         if (text != NULL) {
-            if (text_put(ba, d, text, tags ? rows[i].rw_tags_len : rows[i].rw_keys_len) < 0)
-                return PS_E_NO_MEMORY;
+            if (text_put(ba, d, text, len) < 0) return PS_E_NO_MEMORY;
         } else if (c->cl_nullable) {
             validity[at >> 3] &= (uint8_t)~(1u << (at & 7));
             c->cl_nulls++;
@@ -570,8 +576,10 @@ static int fill_column(ps_arrow_batch *ba, column *c, const ps_row *rows, int32_
         break;
     }
     if (c->cl_kind == PS_COL_BODY) return fill_bodies(ba, c, rows, count);
-    if (c->cl_kind == PS_COL_TAGS) return fill_optional(ba, c, rows, count, true);
-    if (c->cl_kind == PS_COL_KEYS) return fill_optional(ba, c, rows, count, false);
+    if (c->cl_kind == PS_COL_TAGS) return fill_optional(ba, c, rows, count, PS_COL_TAGS);
+    if (c->cl_kind == PS_COL_KEYS) return fill_optional(ba, c, rows, count, PS_COL_KEYS);
+    if (c->cl_kind == PS_COL_LITE_TOPIC)
+        return fill_optional(ba, c, rows, count, PS_COL_LITE_TOPIC);
     return fill_texts(ba, c, rows, count);
 }
 

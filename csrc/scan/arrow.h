@@ -81,8 +81,9 @@ typedef struct ps_row {
     const uint8_t *rw_tags;       /* NULL: the message has none */
     const uint8_t *rw_keys;
     const uint8_t *rw_uniq;       /* UNIQ_KEY */
+    const uint8_t *rw_lite;       /* __LITE_TOPIC */
     int32_t rw_topic_len, rw_properties_len;
-    int32_t rw_tags_len, rw_keys_len, rw_uniq_len;
+    int32_t rw_tags_len, rw_keys_len, rw_uniq_len, rw_lite_len;
     int32_t rw_sys_flag;
 } ps_row;
 

@@ -188,16 +188,19 @@ static inline void property_note(ps_row *r, const uint8_t *p, int64_t len) {
     } else if (len > 9 && p[8] == PS_NAME_SEPARATOR && memcmp(p, "UNIQ_KEY", 8) == 0) {
         r->rw_uniq = p + 9;
         r->rw_uniq_len = (int32_t)len - 9;
+    } else if (len > 13 && p[12] == PS_NAME_SEPARATOR && memcmp(p, "__LITE_TOPIC", 12) == 0) {
+        r->rw_lite = p + 13;
+        r->rw_lite_len = (int32_t)len - 13;
     }
 }
 
-/* One pass over the properties for the three that columns want. A last window shorter than 64
+/* One pass over the properties for the four that columns want. A last window shorter than 64
  * bytes is read so that it ends with the record, whose first 91 bytes make sure that it also
  * starts in it. */
 static inline void properties_find(ps_row *r) {
     const uint8_t *part = r->rw_properties, *end = part + r->rw_properties_len;
-    r->rw_tags = r->rw_keys = r->rw_uniq = NULL;
-    r->rw_tags_len = r->rw_keys_len = r->rw_uniq_len = 0;
+    r->rw_tags = r->rw_keys = r->rw_uniq = r->rw_lite = NULL;
+    r->rw_tags_len = r->rw_keys_len = r->rw_uniq_len = r->rw_lite_len = 0;
     for (const uint8_t *at = part; at < end; at += 64) {
         int64_t left = end - at;
         uint64_t mask = left >= 64 ? separator_mask(at) : separator_mask(end - 64) >> (64 - left);
@@ -764,7 +767,7 @@ static inline int64_t row_bytes(const scanner *sn, const ps_row *r) {
     if (sn->sn_tail)
         bytes += (int64_t)r->rw_topic_len * sn->sn_topic_columns +
                  (int64_t)r->rw_properties_len * sn->sn_property_columns;
-    if (sn->sn_find) bytes += r->rw_tags_len + r->rw_keys_len + r->rw_uniq_len;
+    if (sn->sn_find) bytes += r->rw_tags_len + r->rw_keys_len + r->rw_uniq_len + r->rw_lite_len;
     return bytes;
 }
 

@@ -48,7 +48,7 @@ typedef struct scanner {
     ps_sql92 *sn_sql;       /* NULL: everything */
     int32_t *sn_tag_hashes; /* sorted */
     bool sn_record, sn_tail,
-        sn_find;              /* what rows need: the record, its end, TAGS, KEYS and UNIQ_KEY */
+        sn_find;              /* what rows need: the record, its end, TAGS, KEYS, ... */
     bool sn_body, sn_inflate; /* whether bodies are wanted, and compressed ones inflated */
     bool sn_timed, sn_hashed, sn_filter; /* filters on: head, unit, tail */
     int32_t sn_fixed_bytes;              /* of a row, whatever the message */

@@ -125,6 +125,7 @@ static void columns_plan(scanner *sn) {
             bytes += 32; /* fall through */
         case PS_COL_TAGS:
         case PS_COL_KEYS:
+        case PS_COL_LITE_TOPIC:
             sn->sn_find = true;
             break;
         case PS_COL_BORN_HOST:

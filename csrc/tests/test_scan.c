@@ -69,7 +69,7 @@ typedef struct text {
 static const text property_sets[] = {
     TEXT(""),
     TEXT("TAGS\001TagA\002"),
-    TEXT("TAGS\001TagB\002KEYS\001order-1 customer-7\002"),
+    TEXT("TAGS\001TagB\002KEYS\001order-1 customer-7\002__LITE_TOPIC\001session-42\002"),
     TEXT("KEYS\001k\002UNIQ_"
          "KEY\001FD00000000000000000000000000AB12\002WAIT\001true\002TAGS\001AaAa\002"),
     TEXT("TAGS\001BBBB"),
@@ -155,7 +155,8 @@ static ps_scan spec_of(ps_topic *topic, int32_t queue, int32_t count, const int3
                     .broker_name_len = 8};
     for (int32_t i = 0; i < count; i++) {
         scan.columns[i] = columns[i];
-        scan.nullable[i] = columns[i] == PS_COL_TAGS || columns[i] == PS_COL_KEYS;
+        scan.nullable[i] = columns[i] == PS_COL_TAGS || columns[i] == PS_COL_KEYS ||
+                           columns[i] == PS_COL_LITE_TOPIC;
     }
     return scan;
 }
@@ -402,6 +403,8 @@ static bool check_value(const struct ArrowArray *a, int64_t i, int32_t kind, boo
         return check_property(a, i, r, "TAGS", nullable);
     case PS_COL_KEYS:
         return check_property(a, i, r, "KEYS", nullable);
+    case PS_COL_LITE_TOPIC:
+        return check_property(a, i, r, "__LITE_TOPIC", nullable);
     case PS_COL_PROPERTIES:
         return check_map(a, i, pairs, pairs_of(r, pairs));
     case PS_COL_PROPERTIES_JSON:
@@ -547,7 +550,8 @@ static const char *const fields[PS_COL_COUNT][2] = {{"topic", "u"},
                                                     {"commitLogOffset", "l"},
                                                     {"msgId", "u"},
                                                     {"preparedTransactionOffset", "l"},
-                                                    {"envelope", "z"}};
+                                                    {"envelope", "z"},
+                                                    {"liteTopic", "u"}};
 
 static void test_schema(ps_store *s) {
     struct ArrowArrayStream stream;

@@ -45,6 +45,7 @@ COLUMNS: dict[str, tuple[int, bool]] = {
     "msgId": (lib.PS_COL_MSG_ID, False),
     "preparedTransactionOffset": (lib.PS_COL_PREPARED_TRANSACTION_OFFSET, False),
     "envelope": (lib.PS_COL_ENVELOPE, False),
+    "liteTopic": (lib.PS_COL_LITE_TOPIC, True),
 }
 
 _DEFAULT = ("topic", "queueId", "queueOffset", "tags", "keys", "storeTimestamp", "body")
