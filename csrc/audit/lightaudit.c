@@ -27,9 +27,11 @@ static void light_path(const ps_audit *a, int64_t base, char path[PATH_MAX]) {
 
 /* False: such an entry may not stand here. */
 static bool take_name(au_lights *l, const uint8_t *p, int64_t len, int64_t at) {
-    uint32_t number = be32_get(p + 6);
-    if (p[4] != LG_NAME_NEW) return number < l->li_number_count;
-    if (number != l->li_number_count) return false;
+    int64_t number = be32_get(p + 6);
+    if (p[4] != LG_NAME_NEW && number < l->li_given) return true;
+    if (p[4] == LG_NAME_NEXT || number < l->li_given || number == UINT32_MAX) return false;
+    l->li_given = number + 1;
+    if (p[4] != LG_NAME_NEW) return true;
     if (l->li_number_count == l->li_number_room) {
         uint32_t room = l->li_number_room != 0 ? l->li_number_room * 2 : 64;
         au_light *grown = realloc(l->li_numbers, (size_t)room * sizeof *grown);
@@ -37,9 +39,25 @@ static bool take_name(au_lights *l, const uint8_t *p, int64_t len, int64_t at) {
         l->li_numbers = grown;
         l->li_number_room = room;
     }
-    l->li_numbers[l->li_number_count++] =
-        (au_light){.name_at = at + LG_NAME_HEAD, .len = (uint8_t)(len - LG_NAME_HEAD), .last = -1};
+    l->li_numbers[l->li_number_count++] = (au_light){.number = (uint32_t)number,
+                                                     .name_at = at + LG_NAME_HEAD,
+                                                     .len = (uint8_t)(len - LG_NAME_HEAD),
+                                                     .last = -1};
     return true;
+}
+
+/* NULL: the number was left out, since its queue is gone. */
+static au_light *find_light(const au_lights *l, uint32_t number) {
+    uint32_t low = 0, high = l->li_number_count;
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        if (l->li_numbers[mid].number < number)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < l->li_number_count && l->li_numbers[low].number == number ? &l->li_numbers[low]
+                                                                           : NULL;
 }
 
 static int read_names(ps_audit *a, ps_findings *out, ps_error *e) {
@@ -76,7 +94,7 @@ static int slot_fault(const ps_audit *a, const uint8_t *p, int64_t at, lg_slot *
     if (s->physical > a->au_conf.log_end) return AU_LIGHT_BEYOND;
     if (s->kind == LG_MARK) return 0;
     if (s->physical + s->size > a->au_conf.log_end) return AU_LIGHT_BEYOND;
-    if (s->number >= l->li_number_count) return AU_LIGHT_NO_NAME;
+    if (s->number >= l->li_given) return AU_LIGHT_NO_NAME;
     return s->before >= at || s->jump > s->before ? AU_LIGHT_ORDER : 0;
 }
 
@@ -95,7 +113,8 @@ static void find_units(ps_findings *out, int64_t at, int64_t physical, int fault
  * its file was gone. */
 static void check_list(ps_audit *a, const lg_slot *s, int64_t at, ps_findings *out) {
     au_lights *l = &a->au_lights;
-    au_light *q = &l->li_numbers[s->number];
+    au_light *q = find_light(l, s->number);
+    if (q == NULL) return;
     bool begins = s->before < 0 && (q->last < l->li_first || s->offset < q->next);
     bool gone = s->before >= 0 && s->before < l->li_first;
     if (s->before != q->last && !begins && !gone) find_units(out, at, s->physical, AU_LIGHT_LIST);
@@ -206,9 +225,11 @@ void au_light_row_skip(au_light_row *w, int64_t before, ps_findings *out) {
 }
 
 static bool names_queue(const au_lights *l, const lg_slot *s, const ps_record *as) {
-    const au_light *q = &l->li_numbers[s->number];
-    return s->offset == as->queue_offset && s->size == as->size && q->len == as->topic_len &&
-           memcmp(l->li_names + q->name_at, as->topic, (size_t)as->topic_len) == 0;
+    const au_light *q = find_light(l, s->number);
+    return s->offset == as->queue_offset && s->size == as->size &&
+           (q == NULL ||
+            (q->len == as->topic_len &&
+             memcmp(l->li_names + q->name_at, as->topic, (size_t)as->topic_len) == 0));
 }
 
 static void find_missing(ps_findings *out, const ps_record *as) {

@@ -45,8 +45,9 @@ typedef struct au_segment {
     int64_t sg_base, sg_size;
 } au_segment;
 
-/* A light queue, gone or not. */
+/* A light queue, gone or not, but for those whose names went with them. */
 typedef struct au_light {
+    uint32_t number;
     int64_t name_at; /* in li_names */
     int64_t last;    /* slot of its last unit so far, -1: none */
     int64_t next;    /* and the offset after it */
@@ -57,8 +58,9 @@ typedef struct au_light {
 typedef struct au_lights {
     bool li_on;
     uint8_t *li_names; /* the file of that name */
-    au_light *li_numbers;
+    au_light *li_numbers; /* ascending */
     uint32_t li_number_count, li_number_room;
+    int64_t li_given; /* numbers below are given out */
     int64_t li_first, li_end; /* slots [first, end) */
     int64_t li_covered;       /* all records below have their units */
     int64_t li_units;

@@ -15,10 +15,12 @@
 
 #include "base/bytes.h"
 #include "base/crc.h"
+#include "files/replace.h"
 #include "light/slot.h"
 
 #define NAME_MAX_LEN 255
 #define NAMES_AHEAD (64 << 10)
+#define NAMES_DEAD (1 << 20) /* fewer bytes that say nothing any more are left */
 #define COVER_EVERY (64LL << 20) /* bytes of the log between two marks */
 #define LOAD_SLOTS 4096
 
@@ -189,6 +191,51 @@ ps_light_queue *ps_light_find_locked(ps_light *l, const void *name, int32_t len)
     return q;
 }
 
+ps_light_queue *ps_light_numbered(const ps_light *l, uint32_t number) {
+    const ps_light_page *page =
+        number < l->lt_number_count ? l->lt_pages[number / PS_LIGHT_PAGE] : NULL;
+    return page != NULL ? page->queues[number % PS_LIGHT_PAGE] : NULL;
+}
+
+ps_light_queue *ps_light_from(const ps_light *l, uint32_t number) {
+    for (uint64_t at = number; at < l->lt_number_count; at++) {
+        const ps_light_page *page = l->lt_pages[at / PS_LIGHT_PAGE];
+        if (page == NULL)
+            at |= PS_LIGHT_PAGE - 1;
+        else if (page->queues[at % PS_LIGHT_PAGE] != NULL)
+            return page->queues[at % PS_LIGHT_PAGE];
+    }
+    return NULL;
+}
+
+/* Room for the number; numbers before it may be missing. */
+static ps_light_page *page_of(ps_light *l, uint32_t number) {
+    uint32_t at = number / PS_LIGHT_PAGE;
+    if (at >= l->lt_page_count) {
+        uint32_t count = 2 * at + 16;
+        ps_light_page **grown = realloc(l->lt_pages, (size_t)count * sizeof *grown);
+        if (grown == NULL) return NULL;
+        memset(grown + l->lt_page_count, 0, (size_t)(count - l->lt_page_count) * sizeof *grown);
+        l->lt_pages = grown;
+        l->lt_page_count = count;
+    }
+    if (l->lt_pages[at] == NULL) l->lt_pages[at] = calloc(1, sizeof **l->lt_pages);
+    return l->lt_pages[at];
+}
+
+/* Bytes of `names` that say what a queue is called. */
+static int64_t name_bytes(const ps_light_queue *q) {
+    return LG_NAME_HEAD + q->lq_len;
+}
+
+static void put_name(uint8_t *p, int kind, uint32_t number, const void *rest, int32_t len) {
+    p[4] = (uint8_t)kind;
+    p[5] = (uint8_t)len;
+    be32_put(p + 6, number);
+    memcpy(p + LG_NAME_HEAD, rest, (size_t)len);
+    be32_put(p, ps_crc32(0, p + 4, (size_t)(LG_NAME_HEAD - 4 + len)));
+}
+
 static int note_name(ps_light *l, int kind, uint32_t number, const void *rest, int32_t len,
                      ps_error *e) {
     if (l->lt_readonly) return 0;
@@ -196,33 +243,26 @@ static int note_name(ps_light *l, int kind, uint32_t number, const void *rest, i
     if (!grow_buffer(&l->lt_names, &l->lt_names_room,
                      (int64_t)l->lt_names_ahead + LG_NAME_HEAD + len))
         return no_memory(e);
-    uint8_t *p = l->lt_names + l->lt_names_ahead;
-    p[4] = (uint8_t)kind;
-    p[5] = (uint8_t)len;
-    be32_put(p + 6, number);
-    memcpy(p + LG_NAME_HEAD, rest, (size_t)len);
-    be32_put(p, ps_crc32(0, p + 4, (size_t)(LG_NAME_HEAD - 4 + len)));
+    put_name(l->lt_names + l->lt_names_ahead, kind, number, rest, len);
     l->lt_names_ahead += LG_NAME_HEAD + len;
+    if (kind != LG_NAME_NEW) l->lt_names_dead += LG_NAME_HEAD + len;
     return 0;
 }
 
-static ps_light_queue *add_queue(ps_light *l, const void *name, int32_t len) {
-    if (l->lt_number_count == l->lt_number_room) {
-        uint32_t room = l->lt_number_room != 0 ? l->lt_number_room * 2 : 64;
-        ps_light_queue **grown = realloc(l->lt_numbers, (size_t)room * sizeof *grown);
-        if (grown == NULL) return NULL;
-        l->lt_numbers = grown;
-        l->lt_number_room = room;
-    }
-    ps_light_queue *q = ps_chains_reserve(&l->lt_queues)
+/* Of the next number, or of a later one. */
+static ps_light_queue *add_queue(ps_light *l, uint32_t number, const void *name, int32_t len) {
+    ps_light_page *page = number < UINT32_MAX ? page_of(l, number) : NULL;
+    ps_light_queue *q = page != NULL && ps_chains_reserve(&l->lt_queues)
                             ? malloc(sizeof *q + (size_t)len)
                             : NULL;
     if (q == NULL) return NULL;
     *q = (ps_light_queue){
-        .lq_last = -1, .lq_jump = -1, .lq_number = l->lt_number_count, .lq_len = (uint8_t)len};
+        .lq_last = -1, .lq_jump = -1, .lq_number = number, .lq_len = (uint8_t)len};
     memcpy(q->lq_name, name, (size_t)len);
     ps_chains_add(&l->lt_queues, q, ps_hash_of(name, len));
-    l->lt_numbers[l->lt_number_count++] = q;
+    page->queues[number % PS_LIGHT_PAGE] = q;
+    page->count++;
+    l->lt_number_count = number + 1;
     return q;
 }
 
@@ -231,7 +271,7 @@ ps_light_queue *ps_light_get_locked(ps_light *l, const void *name, int32_t len) 
     ps_error e;
     if (q != NULL || len > NAME_MAX_LEN) return q;
     if (note_name(l, LG_NAME_NEW, l->lt_number_count, name, len, &e) < 0) return NULL;
-    q = add_queue(l, name, len);
+    q = add_queue(l, l->lt_number_count, name, len);
     if (q == NULL && !l->lt_readonly) l->lt_names_ahead -= LG_NAME_HEAD + len;
     return q;
 }
@@ -241,7 +281,13 @@ static void drop_queue(ps_light *l, ps_light_queue *q) {
     while (q->lq_has_news && *at != NULL && *at != q) at = &(*at)->lq_news;
     if (q->lq_has_news && *at == q) *at = q->lq_news;
     ps_chains_remove(&l->lt_queues, q);
-    l->lt_numbers[q->lq_number] = NULL;
+    ps_light_page **page = &l->lt_pages[q->lq_number / PS_LIGHT_PAGE];
+    (*page)->queues[q->lq_number % PS_LIGHT_PAGE] = NULL;
+    if (--(*page)->count == 0) {
+        free(*page);
+        *page = NULL;
+    }
+    l->lt_names_dead += name_bytes(q);
     free(q);
 }
 
@@ -325,9 +371,56 @@ int ps_light_cover(ps_light *l, int64_t physical, bool now, ps_error *e) {
     return code;
 }
 
+/* ---- names that are needed no more ---- */
+
+/* What `names` has to say of the queues of now; *len: its bytes. NULL: no memory. */
+static uint8_t *names_of_now(const ps_light *l, int64_t *len) {
+    static const int32_t more = LG_NAME_HEAD + 8;
+    uint8_t next[8], *all, *to;
+    int64_t most = LG_NAME_HEAD;
+    for (const ps_light_queue *q = ps_light_from(l, 0); q != NULL;
+         q = ps_light_from(l, q->lq_number + 1))
+        most += name_bytes(q) + more;
+    if ((all = to = malloc((size_t)most)) == NULL) return NULL;
+    for (const ps_light_queue *q = ps_light_from(l, 0); q != NULL;
+         q = ps_light_from(l, q->lq_number + 1)) {
+        put_name(to, LG_NAME_NEW, q->lq_number, q->lq_name, q->lq_len);
+        to += name_bytes(q);
+        if (q->lq_last >= l->lt_first || q->lq_max == 0) continue;
+        be64_put(next, (uint64_t)q->lq_max);
+        put_name(to, LG_NAME_NEXT, q->lq_number, next, 8);
+        to += more;
+    }
+    if (l->lt_number_count > 0 && ps_light_numbered(l, l->lt_number_count - 1) == NULL) {
+        put_name(to, LG_NAME_GONE, l->lt_number_count - 1, "", 0); /* no number is given twice */
+        to += LG_NAME_HEAD;
+    }
+    *len = to - all;
+    return all;
+}
+
+/* Writes `names` anew when most of it is of queues that are gone. */
+static int tidy_names(ps_light *l, ps_error *e) {
+    char folder[PATH_MAX];
+    int64_t len = 0, all = l->lt_names_len + l->lt_names_ahead;
+    if (l->lt_readonly || l->lt_names_dead < NAMES_DEAD || l->lt_names_dead < all / 2) return 0;
+    uint8_t *text = names_of_now(l, &len);
+    if (text == NULL) return no_memory(e);
+    int code = ps_path_in(folder, l->lt_root, PS_LIGHT_FOLDER, e);
+    if (code == 0) code = ps_replace_file(l->lt_io, folder, "names", text, len, e);
+    free(text);
+    if (code < 0) return code;
+    close_file(l, &l->lt_names_fd);
+    l->lt_names_len = len;
+    l->lt_names_ahead = 0;
+    l->lt_names_dead = 0;
+    return open_file(l, -1, &l->lt_names_fd, e);
+}
+
 int ps_light_flush(ps_light *l, bool sync, ps_error *e) {
     pthread_mutex_lock(&l->lt_lock);
-    int code = flush_slots(l, e);
+    int code = sync ? tidy_names(l, e) : 0;
+    if (code == 0) code = flush_slots(l, e);
     int fds[] = {l->lt_names_fd, l->lt_fd};
     for (int i = 0; i < 2 && sync && code == 0; i++)
         if (fds[i] >= 0 && l->lt_io->fdatasync(l->lt_io, fds[i]) < 0)
@@ -426,9 +519,9 @@ int ps_light_remove(ps_light *l, const void *name, int32_t len, ps_error *e) {
 static int keep_next(ps_light *l, int64_t below, ps_error *e) {
     uint8_t next[8];
     int code = 0;
-    for (uint32_t i = 0; i < l->lt_number_count && code == 0; i++) {
-        ps_light_queue *q = l->lt_numbers[i];
-        if (q == NULL || q->lq_last < l->lt_first || q->lq_last >= below) continue;
+    for (const ps_light_queue *q = ps_light_from(l, 0); q != NULL && code == 0;
+         q = ps_light_from(l, q->lq_number + 1)) {
+        if (q->lq_last < l->lt_first || q->lq_last >= below) continue;
         be64_put(next, (uint64_t)q->lq_max);
         code = note_name(l, LG_NAME_NEXT, q->lq_number, next, sizeof next, e);
     }
@@ -464,13 +557,18 @@ int ps_light_trim(ps_light *l, int64_t log_min, ps_error *e) {
 /* What a whole entry of `names` says. False: nothing, and it ends the file. */
 static bool take_name(ps_light *l, const uint8_t *p) {
     uint32_t number = be32_get(p + 6);
-    ps_light_queue *q = number < l->lt_number_count ? l->lt_numbers[number] : NULL;
+    ps_light_queue *q = ps_light_numbered(l, number);
     switch (p[4]) {
     case LG_NAME_NEW:
-        return number == l->lt_number_count && add_queue(l, p + LG_NAME_HEAD, p[5]) != NULL;
+        return number >= l->lt_number_count && number < UINT32_MAX &&
+               add_queue(l, number, p + LG_NAME_HEAD, p[5]) != NULL;
     case LG_NAME_GONE:
+        if (number >= l->lt_number_count) { /* the last of those that were given out */
+            if (number == UINT32_MAX || page_of(l, number) == NULL) return false;
+            l->lt_number_count = number + 1;
+        }
         if (q != NULL) drop_queue(l, q);
-        return number < l->lt_number_count;
+        return true;
     case LG_NAME_NEXT:
         if (p[5] != 8) return false;
         if (q != NULL) q->lq_max = (int64_t)be64_get(p + LG_NAME_HEAD);
@@ -499,7 +597,10 @@ static int load_names(ps_light *l, ps_error *e) {
     }
     for (int64_t n; (n = lg_name_len(all + at, len - at)) > 0 && take_name(l, all + at);) at += n;
     free(all);
-    l->lt_names_len = at;
+    l->lt_names_len = l->lt_names_dead = at;
+    for (const ps_light_queue *q = ps_light_from(l, 0); q != NULL;
+         q = ps_light_from(l, q->lq_number + 1))
+        l->lt_names_dead -= name_bytes(q);
     if (!l->lt_readonly && at < st.st_size &&
         l->lt_io->ftruncate(l->lt_io, l->lt_names_fd, at) < 0)
         return io_failed(l, -1, "cut", e);
@@ -549,7 +650,7 @@ static bool take_slot(ps_light *l, const uint8_t *raw, int64_t at, int64_t log_e
         if (s.physical + s.size > log_end || s.number >= l->lt_number_count || s.before >= at ||
             s.jump >= at)
             return false;
-        ps_light_queue *q = l->lt_numbers[s.number];
+        ps_light_queue *q = ps_light_numbered(l, s.number);
         if (q != NULL) {
             q->lq_last = at;
             q->lq_physical = s.physical;
@@ -623,9 +724,9 @@ static int load_slots(ps_light *l, int64_t log_min, int64_t log_end, ps_error *e
     return code;
 }
 
-static void settle_next(ps_light *l) {
-    for (uint32_t i = 0; i < l->lt_number_count; i++)
-        if (l->lt_numbers[i] != NULL) l->lt_numbers[i]->lq_next = l->lt_numbers[i]->lq_max;
+void ps_light_settle_locked(ps_light *l) {
+    for (ps_light_queue *q = ps_light_from(l, 0); q != NULL; q = ps_light_from(l, q->lq_number + 1))
+        q->lq_next = q->lq_max;
 }
 
 int ps_light_load(ps_light *l, ps_io *io, const char *root, bool readonly, int64_t log_min,
@@ -644,7 +745,8 @@ int ps_light_load(ps_light *l, ps_io *io, const char *root, bool readonly, int64
         code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot make the directory");
     if (code == 0) code = load_names(l, e);
     if (code == 0) code = load_slots(l, log_min, log_end, e);
-    settle_next(l);
+    if (code == 0) code = tidy_names(l, e);
+    ps_light_settle_locked(l);
     return code;
 }
 
@@ -652,9 +754,9 @@ bool ps_light_last(ps_light *l, ps_light_unit *out, const ps_light_queue **queue
     ps_error e;
     lg_slot s = {0};
     for (int64_t at = slot_count(l) - 1; at >= l->lt_first && read_slot(l, at, &s, &e) == 0; at--) {
-        if (s.kind != LG_UNIT || l->lt_numbers[s.number] == NULL) continue;
+        *queue = s.kind == LG_UNIT ? ps_light_numbered(l, s.number) : NULL;
+        if (*queue == NULL) continue;
         *out = (ps_light_unit){s.offset, s.physical, s.tags_code, s.size};
-        *queue = l->lt_numbers[s.number];
         return true;
     }
     return false;
@@ -662,11 +764,13 @@ bool ps_light_last(ps_light *l, ps_light_unit *out, const ps_light_queue **queue
 
 static void forget_queues(ps_light *l) {
     ps_chains_free(&l->lt_queues, true);
-    free(l->lt_numbers);
+    for (uint32_t i = 0; i < l->lt_page_count; i++) free(l->lt_pages[i]);
+    free(l->lt_pages);
     l->lt_queues = (ps_chains){0};
-    l->lt_numbers = NULL;
+    l->lt_pages = NULL;
     l->lt_news = NULL;
-    l->lt_number_count = l->lt_number_room = 0;
+    l->lt_number_count = l->lt_page_count = 0;
+    l->lt_names_dead = 0;
     l->lt_ahead_count = l->lt_names_ahead = 0;
     close_file(l, &l->lt_fd);
     close_file(l, &l->lt_old_fd);

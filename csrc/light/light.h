@@ -36,6 +36,15 @@ typedef struct ps_light_unit {
     int32_t size;
 } ps_light_unit;
 
+/* Queues by number, in pages: one without a queue takes no memory, so that numbers may go on for
+ * years. */
+#define PS_LIGHT_PAGE 4096
+
+typedef struct ps_light_page {
+    int32_t count;
+    ps_light_queue *queues[PS_LIGHT_PAGE]; /* NULL: gone */
+} ps_light_page;
+
 /* A leaf of the lock order but for the I/O of its files. */
 typedef struct ps_light {
     ps_io *lt_io;
@@ -43,8 +52,9 @@ typedef struct ps_light {
     bool lt_readonly;    /* nothing is written: units and names stay in memory */
     pthread_mutex_t lt_lock;
     ps_chains lt_queues;
-    ps_light_queue **lt_numbers; /* by number; NULL: gone */
-    uint32_t lt_number_count, lt_number_room;
+    ps_light_page **lt_pages; /* NULL: all of its queues are gone */
+    uint32_t lt_page_count;
+    uint32_t lt_number_count; /* that were given out */
     int64_t lt_first;   /* slot that the first file begins with */
     int64_t lt_written; /* slots in files */
     int64_t lt_covered; /* all records below have their units */
@@ -54,7 +64,7 @@ typedef struct ps_light {
     int lt_old_fd; /* of the file that was read last, beside that */
     int64_t lt_old_base;
     int lt_names_fd;
-    int64_t lt_names_len;
+    int64_t lt_names_len, lt_names_dead; /* dead: bytes that say nothing of the queues of now */
     uint8_t *lt_ahead; /* slots after those written */
     int32_t lt_ahead_count, lt_ahead_room;
     uint8_t *lt_names; /* names after those written */
@@ -76,6 +86,12 @@ void ps_light_free(ps_light *l);
 bool ps_light_last(ps_light *l, ps_light_unit *out, const ps_light_queue **queue);
 /* Forgets everything, so that it is rebuilt from the log. */
 int ps_light_reset(ps_light *l, ps_error *e);
+
+/* The next message that is put gets the offset after the last unit. */
+void ps_light_settle_locked(ps_light *l);
+/* The queue with this number, and the first with this one or a later one; NULL: there is none. */
+ps_light_queue *ps_light_numbered(const ps_light *l, uint32_t number);
+ps_light_queue *ps_light_from(const ps_light *l, uint32_t number);
 
 ps_light_queue *ps_light_find_locked(ps_light *l, const void *name, int32_t len);
 /* Made when missing. NULL: no memory. */

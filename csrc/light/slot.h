@@ -11,7 +11,8 @@
  *        32      6  slot of the unit before it in the queue, plus 1; 0: none
  *        38      6  slot of an earlier unit, plus 1 (light.c); 0: none
  *        44      4  CRC-32 of the 44 bytes before
- *   names                what the numbers mean, one entry after the other
+ *   names                what the numbers mean, one entry after the other; numbers ascend, and may
+ *                        leave out those that are gone
  *         0      4  CRC-32 of what follows
  *         4      1  kind: 1 a new queue, with its name; 2 the queue is gone; 3 its next offset
  *         5      1  length of the rest

@@ -237,7 +237,6 @@ void ps_lights_lead_locked(ps_store *s) {
     ps_light *l = &s->st_light;
     if (!atomic_load(&s->st_light_on)) return;
     pthread_mutex_lock(&l->lt_lock);
-    for (uint32_t i = 0; i < l->lt_number_count; i++)
-        if (l->lt_numbers[i] != NULL) l->lt_numbers[i]->lq_next = l->lt_numbers[i]->lq_max;
+    ps_light_settle_locked(l);
     pthread_mutex_unlock(&l->lt_lock);
 }

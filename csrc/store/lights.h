@@ -50,8 +50,8 @@ void ps_lights_listen(ps_store *store, int32_t fd);
 int32_t ps_lights_news(ps_store *store, uint8_t *to, int32_t room);
 /* cdef end */
 
-/* The name (PS_TOPIC_MAX bytes at most) of the queue with this number or, within some thousand, of
- * one after it: the number to go on with, and -1 after the last. *len 0: none of them has any. */
+/* The name (PS_TOPIC_MAX bytes at most) of the queue with this number or the next one there is: the
+ * number to go on with; -1: there is none. */
 int64_t ps_lights_next(ps_store *s, uint32_t from, char *name, int32_t *len);
 /* Whether who listens was told of news that he has not taken. */
 bool ps_lights_have_news(ps_store *s);

@@ -94,10 +94,7 @@ static int begin_locked(ps_store *s, ps_error *e) {
         ps_light_free(&s->st_light);
         return code;
     }
-    for (uint32_t i = 0; i < s->st_light.lt_number_count; i++) {
-        ps_light_queue *q = s->st_light.lt_numbers[i];
-        if (q != NULL) q->lq_next = q->lq_max;
-    }
+    ps_light_settle_locked(&s->st_light);
     s->st_light.lt_listened = s->st_light_fd >= 0;
     atomic_store(&s->st_topics.tt_lmq, true);
     atomic_store(&s->st_light_on, true);
@@ -242,9 +239,8 @@ int32_t ps_lights_list(ps_store *s, uint32_t from, ps_light_row *out, int32_t ro
     int32_t n = 0;
     if (!enter_lights(s)) return 0;
     pthread_mutex_lock(&l->lt_lock);
-    for (; from < l->lt_number_count && n < room; from++) {
-        const ps_light_queue *q = l->lt_numbers[from];
-        if (q == NULL) continue;
+    for (const ps_light_queue *q; n < room && (q = ps_light_from(l, from)) != NULL; from++) {
+        from = q->lq_number;
         out[n] = (ps_light_row){.number = from, .len = q->lq_len, .high = q->lq_max};
         memcpy(out[n++].name, q->lq_name, q->lq_len);
     }
@@ -258,22 +254,17 @@ int32_t ps_lights_list(ps_store *s, uint32_t from, ps_light_row *out, int32_t ro
     return n;
 }
 
-#define STRETCH 4096
-
 int64_t ps_lights_next(ps_store *s, uint32_t from, char *name, int32_t *len) {
     ps_light *l = &s->st_light;
     *len = 0;
     if (!enter_lights(s)) return -1;
     pthread_mutex_lock(&l->lt_lock);
-    uint32_t at = from, end = l->lt_number_count;
-    if (at < end && end - at > STRETCH) end = at + STRETCH;
-    while (at < end && l->lt_numbers[at] == NULL) at++;
-    if (at < end) {
-        *len = l->lt_numbers[at]->lq_len;
-        memcpy(name, l->lt_numbers[at]->lq_name, (size_t)*len);
-        at++;
+    const ps_light_queue *q = ps_light_from(l, from);
+    if (q != NULL) {
+        *len = q->lq_len;
+        memcpy(name, q->lq_name, (size_t)*len);
     }
-    int64_t next = from < l->lt_number_count ? (int64_t)at : -1;
+    int64_t next = q != NULL ? (int64_t)q->lq_number + 1 : -1;
     pthread_mutex_unlock(&l->lt_lock);
     ps_leave(s);
     return next;

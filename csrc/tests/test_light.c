@@ -311,8 +311,42 @@ static void test_news(void) {
     free(root);
 }
 
+/* However many queues come and go, `names` has those that are there; no number is given twice. */
+static void test_names_of_what_is_gone_go(void) {
+    char *root = check_folder(), name[251], body[100], offsets[100];
+    ps_error e = {0};
+    int64_t low, high;
+    ps_store *s = open_store(root);
+    CHECK_EQ(0, ps_lights_begin(s, &e));
+    CHECK_EQ(0, put(s, "parent", "%LMQ%$parent$stays", "0"));
+    for (int i = 0; i < 5000; i++) {
+        snprintf(name, sizeof name, "%%LMQ%%$parent$%0235d", i);
+        CHECK_EQ(0, put(s, "parent", name, "x"));
+        CHECK_EQ(1, ps_lights_delete(s, name, (int32_t)strlen(name), &e));
+    }
+    CHECK_EQ(0, ps_store_close(s, &e));
+    ps_store_free(s);
+    CHECKF(size_of(root, "names") < 100, "%lld", (long long)size_of(root, "names"));
+
+    for (int again = 0; again < 2; again++) {
+        s = open_store(root);
+        CHECK_EQ(1 + again, ps_lights_count(s));
+        CHECK(body_at(s, "%LMQ%$parent$stays", 0, body, offsets));
+        CHECK_EQ(1, ps_lights_range(s, "%LMQ%$parent$stays", 18, &low, &high));
+        CHECK_EQ(1 + again, high);
+        CHECK_EQ(0, put(s, "parent", "%LMQ%$parent$stays", "1"));
+        CHECK_EQ(0, put(s, "parent", "%LMQ%$parent$new", "n"));
+        CHECK(body_at(s, "%LMQ%$parent$new", again, body, offsets));
+        CHECK_EQ(5002, ps_lights_next(s, 1, name, &(int32_t){0}));
+        ps_store_free(s);
+    }
+    check_remove(root);
+    free(root);
+}
+
 int main(void) {
     check_begin();
+    test_names_of_what_is_gone_go();
     test_comes_back();
     test_any_damage();
     test_another_log();
