@@ -394,7 +394,11 @@ def _open_tier(o: Options, services: Services) -> None:
         return
     from broker.services.cold.cold import Cold
 
-    services.cold = Cold(services, o.elected.epoch if o.elected is not None else 0)
+    s = services
+    s.cold = Cold(
+        s.store, s.settings, s.topics, s.cluster, s.broker_name,
+        o.elected.epoch if o.elected is not None else 0,
+    )  # fmt: skip
 
 
 def _act(services: Services) -> Acting | None:

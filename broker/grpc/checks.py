@@ -9,7 +9,8 @@ from typing import Any
 from broker.grpc.messages import RESERVED, millis
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem
-from broker.services.lite.names import BIND_TOPIC, name_problem
+from broker.services.groups import BIND_TOPIC
+from broker.services.lite.names import name_problem
 from broker.services.names import check_group, check_topic, is_system_topic
 from broker.wire.command import Refused
 from pystore.format.names import SYSTEM_GROUP_PREFIX

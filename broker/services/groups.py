@@ -10,7 +10,6 @@ from typing import Any
 from broker.hot.core import Core
 from broker.services.attributes import Rule, altered, one_of, whole_number
 from broker.services.config import Config
-from broker.services.lite.names import BIND_TOPIC
 from broker.services.names import GROUP_MAX, RESERVED_GROUPS, is_legal
 from broker.services.write_behind import KeptTexts, WriteBehindTable
 from broker.wire.codes import ResponseCode
@@ -20,8 +19,10 @@ from pystore.errors import BadArgument
 from pystore.meta.configfiles import DataVersion, SubscriptionGroup, group_from_json, group_to_json
 from pystore.metadata import Metadata
 
-__all__ = ["Groups"]
+__all__ = ["BIND_TOPIC", "Groups"]
 
+#: Attribute of a group: the topic whose lite topics it reads.
+BIND_TOPIC = "lite.bind.topic"
 _READ = 1
 _PRIORITY_FACTOR = "priority.factor"
 _ATTRIBUTES: Mapping[str, Rule] = {

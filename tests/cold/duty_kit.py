@@ -29,17 +29,14 @@ def cold_of(store: pystore.Store, root: object, epoch: int = 0, **settings: Any)
         "tieredUploadRateMax": 0,
     }
     made = Cold(
-        SimpleNamespace(
-            store=store,
-            settings=Config(store.settings.replaced(**given | settings)),
-            cluster=NAMES[0],
-            broker_name=NAMES[1],
-            topics=SimpleNamespace(
-                get=lambda topic: SimpleNamespace(
-                    attributes={"reserve.time": reserve[topic]} if topic in reserve else {}
-                )
-            ),
-        ),  # type: ignore[arg-type]
+        store,
+        Config(store.settings.replaced(**given | settings)),
+        SimpleNamespace(  # type: ignore[arg-type]
+            get=lambda topic: SimpleNamespace(
+                attributes={"reserve.time": reserve[topic]} if topic in reserve else {}
+            )
+        ),
+        *NAMES,
         epoch,
     )
     made.lead()

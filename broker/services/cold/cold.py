@@ -16,7 +16,9 @@ from broker.services.cold.limits import limits_of, storage_level
 from broker.services.cold.pace import WriterStopped
 from broker.services.cold.reads import ColdReads
 from broker.services.cold.uploads import Uploads
-from broker.services.context import Services
+from broker.services.config import Config
+from broker.services.topics import Topics
+from pystore import Store
 from pystore.errors import StoreClosed, StoreError
 
 __all__ = ["Cold"]
@@ -38,14 +40,16 @@ class Cold:
     """What a broker has of the tier. Made before anything local may go; its duties (duty_table.py)
     start and stop it."""
 
-    def __init__(self, s: Services, epoch: int) -> None:
+    def __init__(
+        self, store: Store, settings: Config, topics: Topics, cluster: str, broker: str, epoch: int
+    ) -> None:
         """Holds back retention. epoch: of the master under a controller, 0 without one."""
-        self._store, self._settings = s.store, s.settings
-        address = str(s.settings["tieredStoreFilePath"])
-        self.handle = TierHandle(s.store, address, s.cluster, s.broker_name)
-        self.reads = ColdReads(s.store, self.handle, self.level, s.settings["tieredCacheBytes"])
-        s.settings.changed.append(lambda _: self.reads.set_level(self.level))
-        self.behind = Behind(s.store, self.handle, s.cluster, s.broker_name)
+        self._store, self._settings = store, settings
+        address = str(settings["tieredStoreFilePath"])
+        self.handle = TierHandle(store, address, cluster, broker)
+        self.reads = ColdReads(store, self.handle, self.level, settings["tieredCacheBytes"])
+        settings.changed.append(lambda _: self.reads.set_level(self.level))
+        self.behind = Behind(store, self.handle, cluster, broker)
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         #: Set while nothing is to be written out.
@@ -53,7 +57,9 @@ class Cold:
         self._resting.set()
         #: Held while something is.
         self._writing = threading.Lock()
-        self.uploads = Uploads(s, self.handle, self.behind, epoch, self._resting)
+        self.uploads = Uploads(
+            store, settings, topics, self.handle, self.behind, epoch, self._resting
+        )
         #: Why the last round failed; None: it did not.
         self.trouble: Exception | None = None
         #: Bytes that a full disk has taken although they were not out.
@@ -61,7 +67,7 @@ class Cold:
         #: As of the last round, and when one last succeeded, time.monotonic().
         self.lack, self.well_s = Lack(), time.monotonic()
         #: Below it nothing is missed that is gone.
-        self._told = s.store.info().log_min
+        self._told = store.info().log_min
         #: How long the last round took to look.
         self._looking_s = 0.0
         self._hold()  # until it is known what is out there, everything

@@ -20,7 +20,9 @@ from broker.services.cold.behind import Behind, BehindQueue
 from broker.services.cold.handle import TierHandle
 from broker.services.cold.limits import TierLimits, limits_of
 from broker.services.cold.pace import BytePace, PutBudget, WriterStopped
-from broker.services.context import Services
+from broker.services.config import Config
+from broker.services.topics import Topics
+from pystore import Store
 from pystore.cold.failures import TierTaken
 from pystore.cold.manifest import Manifest
 from pystore.cold.push import SEGMENT_BYTES, PushReport, QueuePusher
@@ -60,10 +62,11 @@ class Uploads:
     """What the thread of the tier does while this broker is the master."""
 
     def __init__(
-        self, s: Services, handle: TierHandle, behind: Behind, epoch: int,
-        stopping: threading.Event, segment_bytes: int = SEGMENT_BYTES,
+        self, store: Store, settings: Config, topics: Topics, handle: TierHandle, behind: Behind,
+        epoch: int, stopping: threading.Event, segment_bytes: int = SEGMENT_BYTES,
     ) -> None:  # fmt: skip
-        self._s, self._handle, self._behind = s, handle, behind
+        self._store, self._settings, self._topics = store, settings, topics
+        self._handle, self._behind = handle, behind
         self._epoch = epoch
         self._stopping = stopping
         self._segment_bytes = segment_bytes
@@ -89,7 +92,7 @@ class Uploads:
         Raises: WriterStopped, TierUnreachable, StoreError."""
         if self.fenced:
             return False
-        limits = limits_of(self._s.settings)
+        limits = limits_of(self._settings)
         self.pressed = self._is_pressed()
         self._pace.rate = 0 if self.pressed else limits.rate
         more = False
@@ -108,9 +111,9 @@ class Uploads:
         return more
 
     def _is_pressed(self) -> bool:
-        settings = self._s.settings.current
+        settings = self._settings.current
         most = settings.clamped("diskMaxUsedSpaceRatio")
-        for folder in settings.commitlog_dirs(self._s.store.path):
+        for folder in settings.commitlog_dirs(self._store.path):
             found = shutil.disk_usage(folder)
             if found.used * 100 > most * (found.used + found.free):
                 return True
@@ -139,7 +142,7 @@ class Uploads:
         low = self._expired(tier, before, limits)
         report = PushReport()
         pusher = QueuePusher(
-            self._s.store, tier, queue.info, report, self._pool, epoch=self._epoch,
+            self._store, tier, queue.info, report, self._pool, epoch=self._epoch,
             segment_bytes=self._segment_bytes, pace=self._pace,
         )  # fmt: skip
         try:
@@ -184,9 +187,9 @@ class Uploads:
 
     def _empty_deleted(self, tier: Tier, limits: TierLimits) -> None:
         """Empties queues of topics that were deleted."""
-        deleted = self._s.store.deletions() if self._handle.hidden else {}
+        deleted = self._store.deletions() if self._handle.hidden else {}
         for topic in list(self._handle.hidden):
-            if topic not in deleted and self._s.store.queues(topic):
+            if topic not in deleted and self._store.queues(topic):
                 continue  # it is about to be deleted
             for number in self._handle.queues_of(topic):
                 manifest = tier.manifest(topic, number)
@@ -209,7 +212,7 @@ class Uploads:
         """Returns the queue offset below which segments are older than their topic's time."""
         if not limits.deletes:
             return 0
-        config = self._s.topics.get(manifest.topic)
+        config = self._topics.get(manifest.topic)
         hours = int(config.attributes.get("reserve.time") or 0) if config is not None else 0
         kept_ms = hours * _HOUR_MS if hours > 0 else limits.reserved_ms
         if kept_ms < 0:

@@ -19,15 +19,9 @@ from broker.hot.ordered import DONE, STALE, OrderedBatch, OrderedBatches
 from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import Pieces
 from broker.services.config import Config
-from broker.services.groups import Groups
+from broker.services.groups import BIND_TOPIC, Groups
 from broker.services.lite.kept import KeptClient, KeptSubscriptions
-from broker.services.lite.names import (
-    BIND_TOPIC,
-    CLIENT_MAX,
-    parts_of,
-    queue_of,
-    queues_below,
-)
+from broker.services.lite.names import CLIENT_MAX, parts_of, queue_of, queues_below
 from broker.services.lite.registry import LiteClient, LiteRegistry
 from broker.services.lite.start import asked_offset
 from broker.services.offsets import ConsumerOffsets

@@ -9,12 +9,10 @@ from pystore.format.names import LIGHT_PREFIX
 from pystore.native import lib
 
 __all__ = [
-    "BIND_TOPIC", "CLIENT_MAX", "NAME_MAX", "name_problem", "parts_of", "queue_of", "queues_below",
+    "CLIENT_MAX", "NAME_MAX", "name_problem", "parts_of", "queue_of", "queues_below",
     "subscription_problem",
 ]  # fmt: skip
 
-#: Attribute of a group: the topic whose lite topics it reads.
-BIND_TOPIC = "lite.bind.topic"
 #: Bytes of a lite topic's name, as upstream's proxy has it (maxLiteTopicSize).
 NAME_MAX: int = lib.PS_LITE_NAME_MAX
 #: Bytes of a client's id; official clients have some 60.
