@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from broker.client.admin import AsyncAdmin, LiteBrokerFacts
 from broker.client.errors import BrokerRefused
 from broker.doctor.findings import Diagnosis, diagnosed
-from broker.services.lite.names import BIND_TOPIC
+from broker.services.groups import BIND_TOPIC
 
 __all__ = ["check_lite_topics"]
 
