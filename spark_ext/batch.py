@@ -10,7 +10,7 @@ import stat
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     import pystore
+    from pystore.cold.reader import ColdReader
 
 __all__ = ["BatchReader", "read_part"]
 
@@ -135,6 +136,7 @@ def _read_broker(
     part: Part, layout: columns.ColumnLayout, options: ReadOptions, counts: _Counts
 ) -> Iterator[pa.RecordBatch]:
     import pystore
+    from pystore.cold.reader import ColdReader
     from spark_ext.pull import PullRange, records
 
     assert options.network is not None
@@ -161,7 +163,8 @@ def _read_queue(
 ) -> Iterator[pa.RecordBatch]:
     topic, queue, start, end = where
     reader = log.reader
-    name = f"{topic}/{queue} of {reader.address if reader.is_cold else part.path}"
+    cold = cast("ColdReader", reader) if reader.is_cold else None
+    name = f"{topic}/{queue} of {part.path if cold is None else cold.address}"
     low, high = reader.range(topic, queue)
     if high < end:
         reader.refresh()
@@ -178,7 +181,7 @@ def _read_queue(
         start, end = max(start, low), min(end, high)
     if start >= end:
         return
-    holes = reader.holes(topic, queue, start, end) if reader.is_cold else 0
+    holes = 0 if cold is None else cold.holes(topic, queue, start, end)
     if holes and options.fail_on_loss:
         raise DataLoss(
             f"{name} lacks {holes} of the offsets {start} to {end - 1}, which were lost before they"

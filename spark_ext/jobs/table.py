@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -165,7 +165,7 @@ class _Keeper:
             end = _as_json(reader.latestOffset(start, reader.getDefaultReadLimit()))
             if decode(end) == decode(start):
                 return
-            parts = list(reader.partitions(start, end))
+            parts = cast("list[Part]", list(reader.partitions(start, end)))
             self._add(reader, parts, since, end)
             since = start = end
 
