@@ -136,7 +136,6 @@ def _read_broker(
     part: Part, layout: columns.ColumnLayout, options: ReadOptions, counts: _Counts
 ) -> Iterator[pa.RecordBatch]:
     import pystore
-    from pystore.cold.reader import ColdReader
     from spark_ext.pull import PullRange, records
 
     assert options.network is not None
