@@ -47,9 +47,9 @@ with Broker(sys.argv[1], listenPort=0) as broker:
 """
 
 
-def fill(path: Path, queues: int, size: int) -> None:
+def fill(path: Path, queues: int, size: int, **settings: object) -> None:
     count = size // SIZE
-    with pystore.open(path) as store:
+    with pystore.open(path, **settings) as store:
         for at in range(0, count, 100_000):
             many = min(100_000, count - at)
             store.put_many(

@@ -58,6 +58,12 @@ BENCHES = (
         "--rounds 1 --seconds 0.3 --mb 20", slow=True,
     ),
     Bench(
+        "cold_reads", "pulls of messages that are in a cold tier alone, whose requests take 30 ms,"
+        " and sends beside them",
+        {"rounds": 3, "mb": 400, "readers": 16, "seconds": 8.0, "looks": 200},
+        "--rounds 1 --mb 20 --readers 4 --seconds 0.3 --looks 10", slow=True,
+    ),
+    Bench(
         "dedup", "what idempotent produce costs: a send with and without it, memory, a start",
         {"count": 1_000_000}, "--count 2000",
     ),

@@ -618,6 +618,8 @@ int ps_tier_hole(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t fir
                  ps_error *error);
 /* What was wanted does not come yet: why, for answers. What is here is read here for so long. */
 void ps_tier_failed(ps_store *store, const char *why, int64_t for_ms);
+/* Whoever waits for something of the queue asks for it again. */
+void ps_tier_again(ps_store *store, ps_topic *topic, int32_t queue_id);
 
 /* Pid of the process that holds the lock of the store at `root`, 0 when none does, -1 when one does
  * that nobody names. Opens nothing for writing. io NULL: the system's. */

@@ -228,6 +228,13 @@ static void announce_lent(ps_store *s, ps_queue *q) {
     pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
 }
 
+void ps_tier_again(ps_store *s, ps_topic *topic, int32_t queue_id) {
+    ps_queue *q = ps_topic_queue(topic, queue_id);
+    if (q == NULL || ps_enter(s) < 0) return;
+    announce_lent(s, q);
+    ps_leave(s);
+}
+
 /* Takes it over; NULL: there was no memory for it. */
 static int lend_piece(ps_store *s, ps_topic *topic, int32_t queue_id, ps_lent *l, ps_error *e) {
     ps_tier *t = &s->st_tier;

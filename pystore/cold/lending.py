@@ -89,6 +89,10 @@ class Lender:
         """Says why something does not come yet."""
         lib.ps_tier_failed(self._store.c_handle(), why.encode()[: lib.PS_TIER_WHY - 1], for_ms)
 
+    def again(self, topic: str, queue: int) -> None:
+        """Has whoever waits for something of a queue ask for it again. Raises: StoreError."""
+        lib.ps_tier_again(self._store.c_handle(), self._topic(topic), queue)
+
     # ---- lending ----
 
     def fulfil(self, want: Want) -> None:

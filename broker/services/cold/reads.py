@@ -45,8 +45,8 @@ _THREADS, _AT_ONCE = 16, 64
 _ASKED_MAX = 256
 #: Lent to the store, and blocks beside it: what reading the tier takes of memory.
 _LENT, _BLOCKS = 32 << 20, 24 << 20
-#: Seconds until a want that failed is tried again: doubled each time, and spread.
-_REST_S, _REST_MAX_S, _TRIES = 0.2, 5.0, 6
+#: Seconds until what failed is asked for again: doubled each time, and spread.
+_REST_S, _REST_MAX_S = 0.2, 5.0
 #: What is here, too, is read here for so long after a failure.
 _LOCAL_MS = 5000
 
@@ -70,6 +70,8 @@ class ColdReads:
         self._reader: ColdReader | None = None
         self._published: dict[tuple[str, int], QueueSpan | None] = {}
         self._serving: dict[Want, asyncio.Task[None]] = {}
+        #: Seconds, by topic and queue, after the next failure.
+        self._rests: dict[tuple[str, int], float] = {}
         self._asked = 0
         #: What there is was looked at.
         self.is_known = level == LEVELS[0]
@@ -163,27 +165,31 @@ class ColdReads:
                 self._serving[want] = task
                 task.add_done_callback(partial(self._served, want))
 
-    def _served(self, want: Want, _: object) -> None:
-        self._serving.pop(want, None)
+    def _served(self, want: Want, task: asyncio.Task[None]) -> None:
+        if self._serving.get(want) is task:
+            del self._serving[want]
         if self._fd >= 0:
             self._take()
 
     async def _serve(self, lender: Lender, want: Want) -> None:
-        """Tries until it is lent, or was not for some time: then who still waits asks again."""
-        rest_s = _REST_S
-        for _ in range(_TRIES):
-            try:
-                await self._in_thread(lender.fulfil, want)
-            except StoreClosed:
-                return
-            except StoreError as failed:
-                self._failed(lender, want, failed)
-            else:
-                self.lent += 1
-                self.trouble = None
-                return
-            await asyncio.sleep(rest_s * random.uniform(0.75, 1.25))
-            rest_s = min(2 * rest_s, _REST_MAX_S)
+        """Lends what is wanted; after a failure and a rest, who still waits for it asks again."""
+        try:
+            await self._in_thread(lender.fulfil, want)
+        except StoreClosed:
+            return
+        except StoreError as failed:
+            self._failed(lender, want, failed)
+        else:
+            self.lent += 1
+            self.trouble = None
+            self._rests.pop(want[:2], None)
+            return
+        rest_s = self._rests.get(want[:2], _REST_S)
+        self._rests[want[:2]] = min(2 * rest_s, _REST_MAX_S)
+        await asyncio.sleep(rest_s * random.uniform(0.75, 1.25))
+        self._serving.pop(want, None)  # or what is asked again would be taken for this one
+        with contextlib.suppress(StoreError):
+            await self._in_thread(lender.again, want.topic, want.queue)
 
     def _failed(self, lender: Lender, want: Want, failed: StoreError) -> None:
         self.failures += 1
