@@ -1,5 +1,5 @@
-"""What consumers of a cold tier wait for, and what they cost senders. The tier is a folder whose every
-request takes 30 ms more.
+"""What consumers of a cold tier wait for, and what they cost senders. The tier is a folder whose
+every request takes 30 ms more.
 
     python -m benches cold_reads [--rounds 3] [--mb 400] [--readers 16] [--seconds 8] [--looks 200]
 

@@ -12,6 +12,7 @@ from popping import Popper, popping, records
 from waiting import until_async
 
 import pystore
+from broker.services.cold.handle import TierHandle
 from broker.wire.codes import RequestCode as Code
 from broker.wire.codes import ResponseCode
 from broker.wire.mqjson import loads
@@ -250,11 +251,11 @@ async def test_nobody_jumps_over_a_tier_that_is_away(made, tmp_path):
         assert (await pull(thin, "orders", 0, 5)).code == 0
 
 
-async def test_a_tier_that_nobody_has_looked_at_hides_nothing(made, tmp_path):
+async def test_a_tier_that_nobody_has_looked_at_hides_nothing(made, tmp_path, monkeypatch):
     """From the first moment on, and for as long as it cannot be reached."""
     shutil.copytree(made / "thin", tmp_path / "thin")
-    (tmp_path / "file").write_text("no folder")
-    away = {"tieredStoreFilePath": str(tmp_path / "file" / "cold"), "fileReservedTime": 10_000}
+    monkeypatch.setattr(TierHandle, "_listed", fails)
+    away = {"tieredStoreFilePath": str(made / "cold"), "fileReservedTime": 10_000}
     async with popping(tmp_path / "thin", **away) as thin:
         thin.make_topic("orders", 2)
         thin.broker.services.groups.update(SubscriptionGroup("g"))
