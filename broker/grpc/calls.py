@@ -36,14 +36,16 @@ _ID_MAX = 1024
 class Call:
     """One call of a client at `address`. The names of `metadata` are in lower case; `deadline` is
     in monotonic seconds, and None when the client waits for ever. `found` is what a network thread
-    has popped for the call, and is left to be handed out."""
+    has popped for the call, and is left to be handed out. `hold` is told how many bytes more wait
+    for the client."""
 
     method: str
     metadata: Mapping[str, str]
     address: tuple[str, int]
     deadline: float | None = None
-    began: float = field(default_factory=time.monotonic)
     found: PopOutcome | None = None
+    hold: Callable[[int], None] = lambda more: None
+    began: float = field(default_factory=time.monotonic)
 
     @property
     def client_id(self) -> str:

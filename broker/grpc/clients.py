@@ -241,7 +241,7 @@ class ClientMethods:
         """Serves the stream of one client: its settings and answers come, our settings and commands
         go."""
         client_id = call.client_id
-        out = Outbox(self._broker.is_known(call))
+        out = Outbox(call.hold)
         self._streams.add(out)
         self._clients.arrives(client_id)
         reader = asyncio.ensure_future(self._read(call, client_id, incoming, out))

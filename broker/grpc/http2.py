@@ -58,6 +58,10 @@ class Stream:
     def address(self) -> Address:
         return self._connection.address
 
+    def hold(self, more: int) -> None:
+        """Counts bytes that wait for the client here among those of its connection."""
+        self._connection.hold(more)
+
     # ---- replies ----
 
     async def write(self, data: bytes) -> None:
@@ -153,6 +157,9 @@ class Calls(Protocol):
 
     def go_away(self) -> None:
         """Tells the client to begin no more calls here."""
+
+    def hold(self, more: int, /) -> None:
+        """Counts so many bytes more that the connection holds."""
 
 
 class CallsOfConnection:
@@ -315,3 +322,6 @@ class CallsOfConnection:
 
     def taken(self, number: int, size: int) -> None:
         self._calls.taken(number, size)
+
+    def hold(self, more: int) -> None:
+        self._calls.hold(more)

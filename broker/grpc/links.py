@@ -119,6 +119,10 @@ class LinkedSession:
         if self._link is not None:
             lib.ps_link_go_away(self._link)
 
+    def hold(self, more: int, /) -> None:
+        if self._link is not None:
+            lib.ps_link_hold(self._link, more)
+
     def trust(self, client_id: str, attempts: int, fifo: bool, request_ms: int) -> None:
         """Lets this client send, and receive if a message has so many attempts, not 0: the thread
         serves its plain calls. fifo: in order. request_ms: its time for a request."""

@@ -1,15 +1,13 @@
-"""What waits for a client to read it on its Telemetry stream: bounded by count and bytes, and
-counted in the budget of the event loop.
+"""What waits for a client to read it on its Telemetry stream: bounded by count and bytes, which
+count among those that its connection holds.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any
-
-from broker.grpc.status import Code, Problem
-from broker.loop.budget import Budget
 
 __all__ = ["BYTES_MAX", "COUNT_MAX", "Outbox"]
 
@@ -20,12 +18,11 @@ BYTES_MAX = 1 << 20
 
 
 class Outbox:
-    """Of one stream. Everything happens on the thread of its loop. known: access control has let
-    its client in."""
+    """Of one stream. Everything happens on the thread of its loop. hold: told how many bytes more
+    wait."""
 
-    def __init__(self, known: bool) -> None:
-        self.known = known
-        self._budget = Budget.of(asyncio.get_running_loop())
+    def __init__(self, hold: Callable[[int], None]) -> None:
+        self._hold = hold
         self._waiting: deque[tuple[Any, int]] = deque()
         self._bytes = 0
         #: Set while the next command, or the end, can be taken.
@@ -73,16 +70,8 @@ class Outbox:
     def close(self) -> None:
         """Forgets what waits: the stream is over."""
         self._waiting.clear()
+        self._hold(-self._bytes)
         self._bytes = 0
-        self._budget.hold(self, 0)
-
-    def holds(self) -> int:
-        return self._bytes
-
-    def abort(self, why: str, detail: str = "") -> None:
-        """Ends the stream at once: the budget of the loop is exceeded."""
-        self.close()
-        self.end(Problem(Code.TOO_MANY_REQUESTS, f"{why}: read what the stream brings"))
 
     # ---- inside ----
 
@@ -95,11 +84,11 @@ class Outbox:
         self._waiting.append((command, size))
         self._bytes += size
         self._some.set()
-        self._budget.hold(self, self._bytes)
+        self._hold(size)
 
     def _drop(self) -> Any:
         command, size = self._waiting.popleft()
         self._bytes -= size
         self._room.set()
-        self._budget.hold(self, self._bytes)
+        self._hold(-size)
         return command

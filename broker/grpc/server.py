@@ -132,7 +132,9 @@ class GrpcServer:
         found: Any,
     ) -> Coroutine[Any, Any, None]:
         method, handler = self._methods[number]
-        call = Call(method.name, stream.metadata, stream.address, stream.deadline, found=found)
+        call = Call(
+            method.name, stream.metadata, stream.address, stream.deadline, found, stream.hold
+        )  # fmt: skip
         if method.streams_in:
             return _telemetry(method, handler, call, stream)
         if method.streams_out:

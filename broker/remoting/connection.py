@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Protocol, cast
 
-from broker.loop.budget import Budget
 from broker.loop.idle import IdleWheel
 from broker.loop.log_lines import served_request
 from broker.loop.rate_limited_log import RateLimitedLogger
@@ -60,8 +59,6 @@ WRITES, WORK, FULL, ALONE, TURN = 1, 2, 4, 8, 16
 BUSY = WRITES | WORK | ALONE
 #: Then nothing is read.
 PAUSED = WRITES | FULL | TURN
-#: Bytes that a peer has not read, from which on they are counted.
-UNREAD_MIN = 4096
 #: Bytes of a body from which on it is counted; of those that wait or are in progress.
 BODY_MIN, ASKED_MAX = 1024, 4 << 20
 #: Characters of a refusal's remark: it may quote what was asked, which may be long.
@@ -147,15 +144,13 @@ class Connection(asyncio.BufferedProtocol):
     """One connection. It satisfies Peer (handlers.py), and all of it happens on the loop that it
     was made on."""
 
-    #: What its peer has not read is counted in the budget; a network thread counts its own.
-    counts_unsent = True
     #: There may be tens of thousands, most of them idle.
     __slots__ = (
-        "_asked", "_asks", "_backlog", "_budget", "_closing", "_failed", "_flush_due", "_framer",
+        "_asked", "_asks", "_backlog", "_closing", "_failed", "_flush_due", "_framer",
         "_gathering", "_handlers", "_held", "_holds", "_leaving", "_line", "_loop",
         "_outstanding", "_parts_bytes", "_shared", "_stopped", "_tasks", "_transport", "_turns",
-        "_unfinished", "_unread", "_unsent", "address", "closed", "in_process", "local",
-        "near", "parts", "reads", "seen", "state",
+        "_unread", "address", "closed", "in_process", "local", "near", "parts", "reads", "seen",
+        "state",
     )  # fmt: skip
 
     def __init__(self, shared: Endpoint, framer: FramerFactory | None = None) -> None:
@@ -190,11 +185,10 @@ class Connection(asyncio.BufferedProtocol):
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._outstanding = Outstanding()
         self._closing = False
-        self._budget = Budget.of(self._loop)
+        #: Part of a frame is kept.
         self._holds = False
-        #: Bytes of the frame that is not whole, of requests that are not answered, and of answers
-        #: that are not read: what the budget was told.
-        self._unfinished = self._asks = self._unsent = 0
+        #: Bytes of requests that are not answered.
+        self._asks = 0
         #: When the read under way began, if it is of much.
         self._asked = 0.0
         #: Why no room could be given for what was read last.
@@ -217,7 +211,8 @@ class Connection(asyncio.BufferedProtocol):
         self.local = _pair(transport.get_extra_info("sockname"))
         self.in_process = bool(transport.get_extra_info("in_process"))
         self._shared.connections.add(self)
-        self._shared.wheel.add(self)
+        if self._shared.ours:
+            self._shared.wheel.add(self)
         if self._shared.on_connect is not None:
             self._shared.on_connect(self)
 
@@ -225,7 +220,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:  # cut() was first
             return
         self.closed = self._closing = True
-        self._shared.wheel.remove(self)
+        if self._shared.ours:
+            self._shared.wheel.remove(self)
         self._shared.connections.discard(self)
         for task in self._tasks:
             task.cancel()
@@ -235,7 +231,6 @@ class Connection(asyncio.BufferedProtocol):
         self.parts.clear()
         self._framer.close()
         self._holds = False
-        self._budget.hold(self, 0)
         if self._shared.on_close is not None:
             self._shared.on_close(self)
 
@@ -259,17 +254,12 @@ class Connection(asyncio.BufferedProtocol):
             return self._shared.scratch
 
     def hold(self, size: int) -> None:
-        """Counts so many bytes that are kept for a frame whose end is still to come."""
-        if size or self._holds:
-            self._holds = size > 0
-            self._unfinished = size
-            self._budget.hold(self, size + self._asks + self._unsent)
+        """Notes how many bytes are kept for a frame whose end is still to come."""
+        self._holds = size > 0
 
-    def holds(self) -> int:
-        """Returns the bytes of its requests, and of what its peer has not read."""
-        if self._unsent and self._transport is not None:
-            self._unsent = self._transport.get_write_buffer_size()
-        return self._unfinished + self._asks + self._unsent
+    def count(self, more: int) -> None:
+        """Counts bytes more of requests that wait or are in progress, for whoever bounds those of
+        all connections: see LinkConnection."""
 
     def _weigh(self, command: Command, sign: int = 1) -> bool:
         """Counts a request that waits or is in progress, or with -1 one that no longer does.
@@ -278,16 +268,10 @@ class Connection(asyncio.BufferedProtocol):
         if size < BODY_MIN:
             return False
         self._asks += sign * size
-        if not self.closed:
-            self._budget.hold(self, self._unfinished + self._asks + self._unsent)
+        self.count(sign * size)
         if self._asks >= ASKED_MAX:
             self._hold(FULL)
         return True
-
-    @property
-    def known(self) -> bool:
-        """Returns whether access control has let a request of it in, or we have made it."""
-        return self._shared.ours or self._framer.known
 
     def buffer_updated(self, nbytes: int) -> None:
         self.seen = self._shared.wheel.now
@@ -622,6 +606,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.parts.append(frames)
         self._parts_bytes += len(frames)
+        self._flush_some()
+
+    def _flush_some(self) -> None:
+        """Flushes at once what is much already, so that whoever writes it says whether it is read;
+        else after what is read together."""
         if self._parts_bytes >= self._shared.limits.write_high:
             self.flush()
         elif not self._gathering:
@@ -647,14 +636,13 @@ class Connection(asyncio.BufferedProtocol):
             transport.write(parts[0])
         else:
             transport.writelines(parts)
-        if not self.counts_unsent and not self._held & WRITES:
-            return
-        unsent = transport.get_write_buffer_size()
-        if self.counts_unsent and (unsent > UNREAD_MIN or self._unsent):
-            self._unsent = unsent
-            self._budget.hold(self, self._unfinished + self._asks + unsent)
-        if self._held & WRITES and unsent > self._shared.limits.unsent_max:
-            self.abort("responses not read by the client", f"{unsent} bytes")
+        if self._held & WRITES:
+            self.bound_unread(transport.get_write_buffer_size())
+
+    def bound_unread(self, unsent: int) -> None:
+        """Closes a connection whose peer leaves too much unread: see LinkConnection."""
+        if unsent > self._shared.limits.unsent_max:
+            self.abort("not read by its peer", f"{unsent} bytes")
 
     # ---- requests of ours ----
 
@@ -724,10 +712,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def serve_raw(self, command: Command) -> bool:
         """Gives a request back to the core, which now may serve it, and returns whether it did."""
+        before = len(self.parts)
         if self._closing or not self._framer.serve_raw(command):
             return False
-        if not self._gathering:
-            self._flush_soon()
+        self._parts_bytes += sum(map(len, self.parts[before:]))
+        self._flush_some()
         return True
 
     def keep_heartbeat(self, opaque: int, says_changed: bool) -> None:

@@ -242,8 +242,7 @@ class NetThread:
         shared = self._port.refuse() if row.number else self._shared
         made = LinkConnection(shared, row.link, self._core)
         transport = LinkTransport(
-            row.link, (host, int(port)), (own, int(own_port)),
-            made.pause_writing if self._core is None else None,
+            row.link, (host, int(port)), (own, int(own_port)), made.pause_writing,
         )  # fmt: skip
         self.links[row.link_id] = made
         made.connection_made(transport)
@@ -474,8 +473,8 @@ class LinkTransport(asyncio.Transport):
         local: tuple[str, int],
         paused: Callable[[], None] | None = None,
     ) -> None:
-        """Takes a link. paused: of a port without a thread, where what is unsent is known at once;
-        called when that is too much, before the event that says so."""
+        """Takes a link. paused: called as soon as too much is unsent; an event says when there is
+        room again."""
         super().__init__({"peername": peer, "sockname": local})
         self._link = link
         self._closing = False
@@ -562,6 +561,10 @@ class FramedLink(PlainFramer):
     def received(self, count: int) -> Sequence[Command]:
         return ()
 
+    def know(self) -> None:
+        if self._link is not None:
+            lib.ps_link_know(self._link)
+
     def close(self) -> None:
         link, self._link = self._link, None
         if link is not None:
@@ -571,18 +574,25 @@ class FramedLink(PlainFramer):
 class LinkConnection(Connection):
     """A connection of the network thread, as processors see it."""
 
-    counts_unsent = False
-    __slots__ = ()
+    __slots__ = ("_link",)
 
     def __init__(self, shared: Endpoint, link: Any, core: Core | None) -> None:
+        #: None after its end.
+        self._link = link
         super().__init__(
             shared,
             framer=lambda made: LinkFramer(core, made, link) if core else FramedLink(link),
         )
 
-    def idle(self) -> None:
-        """Does nothing: the thread knows when it was used last, and closes it."""
+    def count(self, more: int) -> None:
+        """Counts bytes more of its requests, over all of which csrc/net has one limit."""
+        if self._link is not None:
+            lib.ps_link_hold(self._link, more)
+
+    def bound_unread(self, unsent: int) -> None:
+        """Does nothing: csrc/net closes it."""
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._link = None
         cast(LinkTransport, self._transport).forget()
         super().connection_lost(error)

@@ -81,8 +81,7 @@ static void weigh_link(ps_link *link) {
     int64_t now = link->lk_fd < 0 ? 0 : link->lk_part + (unsent > UNREAD_MIN ? unsent : 0) +
                                             link->lk_queued_bytes;
     if (now == link->lk_weight) return; /* as after most reads */
-    link->lk_net->nt_unfinished += now - link->lk_weight;
-    ps_net_budget_hold(link->lk_net->nt_conf.budget, now - link->lk_weight);
+    ps_net_hold(link->lk_net, now - link->lk_weight);
     link->lk_weight = now;
 }
 
@@ -119,6 +118,7 @@ void ps_link_end(ps_link *link, const char *why) {
     close(link->lk_fd);
     link->lk_fd = -1;
     weigh_link(link);
+    ps_link_let_go(link);
     ps_link_count(link->lk_net, link->lk_over, -1);
     if (!link->lk_told) {
         ps_link_free(link);
@@ -159,6 +159,14 @@ static void tell_unread(ps_link *link, bool unread) {
                 &(ps_net_event){.kind = PS_NET_UNREAD, .link = link, .value = unread});
 }
 
+/* What is on its way from Python was above the limit, be it that the socket takes it all. */
+static void look_at_awaited(ps_link *link) {
+    if (link->lk_awaited && !(link->lk_held & PS_HELD_UNREAD) &&
+        link->lk_unsent < link->lk_net->nt_conf.write_low &&
+        atomic_exchange(&link->lk_awaited, false))
+        ps_net_tell(link->lk_net, &(ps_net_event){.kind = PS_NET_UNREAD, .link = link});
+}
+
 static void look_at_unsent(ps_link *link) {
     weigh_link(link);
     const ps_net_conf *conf = &link->lk_net->nt_conf;
@@ -170,6 +178,12 @@ static void look_at_unsent(ps_link *link) {
         tell_unread(link, true);
     else if (unread && unsent < conf->write_low)
         tell_unread(link, false);
+    if (link->lk_fd >= 0) look_at_awaited(link);
+}
+
+void ps_link_written(ps_link *link, int64_t len) {
+    atomic_fetch_sub(&link->lk_unsent, len);
+    if (link->lk_fd >= 0) look_at_awaited(link);
 }
 
 static int64_t write_some(ps_link *link, const uint8_t *data, int64_t len) {
@@ -322,14 +336,16 @@ void ps_link_begin_close(ps_link *link) {
 
 static ps_link *largest_of(ps_net *net) {
     ps_link *largest = NULL;
+    int64_t most = 0;
     bool known = false;
     for (int32_t i = 0; i < net->nt_slots; i++) {
         ps_link *l = net->nt_links[i];
-        if (l == NULL || l->lk_weight == 0) continue;
+        int64_t weight = l == NULL || l->lk_fd < 0 ? 0 : l->lk_weight + l->lk_asked;
+        if (weight == 0) continue;
         bool is_known = l->lk_known || (l->lk_conn != NULL && ps_conn_known(l->lk_conn));
-        if (largest == NULL || (known && !is_known) ||
-            (known == is_known && l->lk_weight > largest->lk_weight)) {
+        if (largest == NULL || (known && !is_known) || (known == is_known && weight > most)) {
             largest = l;
+            most = weight;
             known = is_known;
         }
     }

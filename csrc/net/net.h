@@ -165,17 +165,17 @@ int64_t ps_net_turns(ps_net *net); /* reads of its links, since the start */
 int32_t ps_net_links(ps_net *net); /* but for those that are too many */
 /* Calls that wait for messages here; Python does not know them. */
 int64_t ps_net_waiting(ps_net *net);
-/* Bytes that connections may hold together, of any ports, and of Python: parts of frames, frames
- * that wait for Python, answers that are not read. Over it a thread that holds more than its share
- * ends its largest links. NULL: no memory. */
+/* Bytes that connections may hold together, of any ports: parts of frames, frames that wait for
+ * Python, what Python holds for them, answers that are not read. Over it a thread that holds more
+ * than its share ends its largest links. NULL: no memory. */
 ps_net_budget *ps_net_budget_new(int64_t max);
 void ps_net_budget_free(ps_net_budget *budget);
 void ps_net_budget_limit(ps_net_budget *budget, int64_t max);
-/* Python holds so much more; returns what all hold now. */
-int64_t ps_net_budget_hold(ps_net_budget *budget, int64_t more);
+int64_t ps_net_budget_held(ps_net_budget *budget); /* by all */
 
 ps_conn *ps_link_conn(ps_link *link);
 void ps_link_know(ps_link *link); /* access control lets its client in */
+void ps_link_hold(ps_link *link, int64_t more); /* Python holds so many bytes more for it */
 /* Returns ps_link_unsent. */
 int64_t ps_link_write(ps_link *link, const uint8_t *data, int64_t len);
 int64_t ps_link_unsent(ps_link *link);

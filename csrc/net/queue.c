@@ -191,7 +191,8 @@ int64_t ps_link_write(ps_link *link, const uint8_t *data, int64_t len) {
     uint8_t *copy = len > 0 ? malloc((size_t)len) : NULL;
     if (copy == NULL) return link->lk_unsent;
     memcpy(copy, data, (size_t)len);
-    atomic_fetch_add(&link->lk_unsent, len);
+    if (atomic_fetch_add(&link->lk_unsent, len) + len > link->lk_net->nt_conf.write_high)
+        link->lk_awaited = true;
     ps_net_ask_for(link->lk_net,
                    &(ps_net_ask){.kind = PS_ASK_WRITE, .link = link, .data = copy, .len = len});
     return link->lk_unsent;

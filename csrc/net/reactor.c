@@ -238,7 +238,7 @@ static void do_ask(ps_net *net, const ps_net_ask *ask) {
     switch (ask->kind) {
     case PS_ASK_WRITE:
         ps_link_send(link, ask->data, ask->len);
-        atomic_fetch_sub(&link->lk_unsent, ask->len);
+        ps_link_written(link, ask->len);
         free(ask->data);
         if (link->lk_fd >= 0) ps_link_watch(link);
         break;
@@ -488,7 +488,7 @@ void ps_net_free(ps_net *net) {
     int fds[] = {net->nt_epoll, net->nt_listen, net->nt_wake, net->nt_told, net->nt_timer};
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
         if (fds[i] >= 0) close(fds[i]);
-    ps_net_budget_hold(net->nt_conf.budget, -net->nt_unfinished);
+    ps_net_hold(net, -net->nt_unfinished);
     net->nt_conf.budget->sharers--;
     pthread_mutex_destroy(&net->nt_lock);
     pthread_mutex_destroy(&net->nt_tls_lock);

@@ -50,7 +50,7 @@ struct ps_link {
     int64_t lk_part;    /* bytes of a frame that is not whole */
     ps_buffer lk_in;    /* that frame, and how long it is: frames.c. The core keeps its own */
     int64_t lk_wanted;
-    int64_t lk_weight;  /* that count for it in nt_unfinished */
+    int64_t lk_weight;  /* that count for it in nt_unfinished, beside lk_asked */
     int64_t lk_seen_ms; /* last used */
     int64_t lk_closing_ms; /* when it ends whatever is unsent; 0: it is not closing */
     int64_t lk_called_ms;  /* HTTP/2: when a call of it began last, or was in progress */
@@ -65,8 +65,11 @@ struct ps_link {
     bool lk_dirty;         /* HTTP/2: in the list of those that Python has replied to */
     ps_link *lk_next_dirty;
     _Atomic int64_t lk_unsent; /* with what still is on its way from Python */
+    atomic_bool lk_awaited; /* Python writes no more until little of that is left */
     _Atomic int64_t lk_queued, lk_queued_bytes; /* frames that wait for Python */
     int64_t lk_rare; /* its events in nt_rare */
+    _Atomic int64_t lk_asked; /* bytes that Python holds for it; written under nt_lock */
+    bool lk_ended;            /* Python may not know that yet; the same */
 };
 
 /* What Python asks for, and other threads. */
@@ -96,7 +99,7 @@ typedef struct ps_queue_of { /* a growing array */
 
 struct ps_net_budget {
     _Atomic int64_t held, max;
-    _Atomic int32_t sharers; /* threads, and Python */
+    _Atomic int32_t sharers; /* ps_nets */
 };
 
 struct ps_net {
@@ -170,6 +173,7 @@ void ps_link_watch(ps_link *link);                /* what epoll waits for */
 int64_t ps_link_receive(ps_link *link, uint8_t *to, int64_t room);
 void ps_link_send(ps_link *link, const uint8_t *data, int64_t len);
 void ps_link_flush(ps_link *link);
+void ps_link_written(ps_link *link, int64_t len); /* what Python wrote is sent, or in lk_out */
 void ps_link_send_pieces(ps_link *link, const ps_step *step); /* its answers, and pieces of files */
 /* Nothing else would wake it for what was read from its socket already. */
 void ps_link_go_on(ps_link *link);
@@ -177,6 +181,9 @@ void ps_link_enqueue(ps_link *link);  /* its turn comes */
 /* This no longer holds it up. What was read before goes on, since nothing else may wake it. */
 void ps_link_release(ps_link *link, int32_t why);
 void ps_link_keep_budget(ps_net *net); /* ends those that hold most, if all hold too much */
+/* budget.c */
+void ps_net_hold(ps_net *net, int64_t more);
+void ps_link_let_go(ps_link *link); /* what Python holds for it counts no more: it has ended */
 void ps_link_weigh(ps_link *link);     /* what it holds has changed */
 void ps_link_queue(ps_link *link, int64_t len); /* so many bytes more of it wait for Python */
 /* A call goes to Python. found: see ps_net_call. */

@@ -24,6 +24,10 @@ static pthread_t net_python;
 static atomic_bool net_over, net_asleep;
 static atomic_int net_opened, net_closed, net_over_opened, net_refused, net_frames, net_unread,
     net_resting;
+static atomic_llong net_held; /* bytes that Python holds from the next frame on */
+static atomic_int net_knows; /* its client is let in */
+static atomic_int net_more_bytes; /* of the next answer's body, 200 at most */
+static atomic_int net_read_again; /* PS_NET_UNREAD that say so */
 static char net_why[256]; /* of the last link that the thread ended itself */
 static char net_who[160]; /* addresses and ports of the last link that was opened */
 static char net_refusal[600]; /* of the last connection that was not */
@@ -63,7 +67,12 @@ static void net_answer(const ps_net_event *event) {
                          .version = 479,
                          .opaque = command.opaque};
     atomic_fetch_add(&net_frames, 1); /* before its peer learns of it */
-    ps_link_write(event->link, out, ps_command_encode(&answer, 0, out, sizeof out, &e));
+    ps_link_hold(event->link, atomic_exchange(&net_held, 0));
+    if (atomic_exchange(&net_knows, 0)) ps_link_know(event->link);
+    int64_t body = atomic_exchange(&net_more_bytes, 0);
+    int64_t len = ps_command_encode(&answer, body, out, sizeof out, &e);
+    memset(out + len, 'x', (size_t)body);
+    ps_link_write(event->link, out, len + body);
 }
 
 static void net_take(const ps_net_event *event) {
@@ -97,7 +106,7 @@ static void net_take(const ps_net_event *event) {
         ps_net_speak_tls(net, NULL, "TLS refused\nno certificate");
         break;
     case PS_NET_UNREAD:
-        if (event->value) atomic_fetch_add(&net_unread, 1);
+        atomic_fetch_add(event->value ? &net_unread : &net_read_again, 1);
         break;
     case PS_NET_RESTING:
         atomic_fetch_add(&net_resting, 1);
@@ -146,7 +155,7 @@ static CHECK_UNUSED void net_start_as(const ps_net_conf *conf, void *(*python)(v
     CHECK_EQ(0, getsockname(fd, (struct sockaddr *)&at, &len));
     net_port = ntohs(at.sin_port);
     net_opened = net_closed = net_over_opened = net_refused = net_frames = net_unread = 0;
-    net_resting = 0;
+    net_resting = net_read_again = 0;
     net_over = net_asleep = false;
     net_why[0] = net_who[0] = net_refusal[0] = 0;
     for (int i = 0; i < net_threads; i++) {

@@ -50,7 +50,7 @@ static int64_t held_pulls(void) {
 /* Every link has ended, and was forgotten. */
 static void expect_none_left(int opened) {
     CHECK_UNTIL(net_opened == opened && net_closed == opened);
-    CHECK_UNTIL(ps_net_budget_hold(net_budget, 0) == 0);
+    CHECK_UNTIL(ps_net_budget_held(net_budget) == 0);
 }
 
 /* ---- serving ---- */
@@ -91,11 +91,11 @@ static void test_frames_may_be_cut_at_every_byte(void) {
     for (int64_t cut = 1; cut < len; cut++) {
         net_client c = net_connect();
         net_write(&c, frame, cut);
-        CHECK_UNTIL(ps_net_budget_hold(net_budget, 0) > 0);
+        CHECK_UNTIL(ps_net_budget_held(net_budget) > 0);
         net_write(&c, frame + cut, len - cut);
         CHECK_EQ(7, expect(&c, 0));
         net_leave(&c);
-        CHECK_UNTIL(ps_net_budget_hold(net_budget, 0) == 0);
+        CHECK_UNTIL(ps_net_budget_held(net_budget) == 0);
     }
     expect_none_left((int)len - 1);
     close_all();
@@ -422,18 +422,78 @@ static void test_the_largest_unfinished_frame_gives_way(void) {
     be32_put(part, 8 << 20);
     net_client small = net_connect(), large = net_connect();
     net_write(&small, part, 100 << 10);
-    CHECK_UNTIL(ps_net_budget_hold(net_budget, 0) >= 100 << 10);
+    CHECK_UNTIL(ps_net_budget_held(net_budget) >= 100 << 10);
     net_write(&large, part, sizeof part);
     CHECK_UNTIL(net_closed == 1);
     CHECK(strstr(net_why, "maxUnfinishedBytes") != NULL);
     expect_end(&large);
-    CHECK(ps_net_budget_hold(net_budget, 0) >= 100 << 10);
+    CHECK(ps_net_budget_held(net_budget) >= 100 << 10);
     net_leave(&small);
     expect_none_left(2);
     close_all();
 }
 
+static void test_strangers_end_before_those_who_were_let_in(void) {
+    ps_net_conf conf = net_conf();
+    ps_net_budget_limit(net_budget, 3 << 20);
+    open_all(&conf);
+    net_client known = net_connect(), stranger = net_connect();
+    net_held = 2 << 20;
+    net_knows = 1;
+    ask_python(&known, 1);
+    expect(&known, 999);
+    net_held = 3 << 19;
+    ask_python(&stranger, 2);
+    CHECK_UNTIL(net_closed == 1);
+    expect_end(&stranger);
+    ask_python(&known, 3);
+    CHECK_EQ(3, expect(&known, 999));
+    CHECK(ps_net_budget_held(net_budget) >= 2 << 20);
+    net_leave(&known);
+    expect_none_left(2);
+    close_all();
+}
+
+/* Be it that the socket takes all of it at once. */
+static void test_what_python_writes_is_awaited(void) {
+    ps_net_conf conf = net_conf();
+    conf.write_high = 100;
+    conf.write_low = 50;
+    open_all(&conf);
+    net_client c = net_connect();
+    net_unread = 0;
+    for (int i = 1; i <= 20; i++) {
+        net_more_bytes = 200;
+        ask_python(&c, i);
+        CHECK_EQ(i, expect(&c, 999));
+        CHECK_UNTIL(net_read_again == i);
+    }
+    net_leave(&c);
+    expect_none_left(1);
+    close_all();
+}
+
 /* Even what the core could serve; half a header counts, too. */
+static void test_what_python_holds_for_a_link_counts(void) {
+    ps_net_conf conf = net_conf();
+    ps_net_budget_limit(net_budget, 3 << 20);
+    open_all(&conf);
+    net_client small = net_connect(), large = net_connect();
+    ask_python(&small, 1);
+    expect(&small, 999);
+    net_held = 4 << 20; /* by the next frame */
+    ask_python(&large, 2);
+    CHECK_UNTIL(net_closed == 1);
+    CHECK(strstr(net_why, "maxUnfinishedBytes") != NULL);
+    CHECK_UNTIL(ps_net_budget_held(net_budget) == 0);
+    ask_python(&small, 3);
+    CHECK_EQ(3, expect(&small, 999));
+    expect_end(&large);
+    net_leave(&small);
+    expect_none_left(2);
+    close_all();
+}
+
 static void test_all_that_one_too_many_asks_is_pythons(void) {
     ps_net_conf conf = net_conf();
     net_client over[PS_OVER_MAX];
@@ -605,7 +665,7 @@ static void test_peers_may_leave_at_every_step(void) {
     CHECK_EQ(1, expect(&c, 999));
     net_leave(&c);
     CHECK_UNTIL(net_opened == net_closed && net_opened > 0);
-    CHECK_UNTIL(ps_net_budget_hold(net_budget, 0) == 0);
+    CHECK_UNTIL(ps_net_budget_held(net_budget) == 0);
     close_all();
 }
 
@@ -780,6 +840,9 @@ static void run_all(void) {
     RUN(test_frames_that_wait_for_python_are_bounded);
     RUN(test_who_is_there_goes_before_a_storm);
     RUN(test_the_largest_unfinished_frame_gives_way);
+    RUN(test_what_python_holds_for_a_link_counts);
+    RUN(test_strangers_end_before_those_who_were_let_in);
+    RUN(test_what_python_writes_is_awaited);
     RUN(test_all_that_one_too_many_asks_is_pythons);
     RUN(test_without_a_descriptor_connections_wait_until_there_is_one);
     RUN(test_an_idle_one_is_closed);

@@ -149,7 +149,7 @@ static int64_t puts_so_far(void) {
 
 static void expect_none_left(void) {
     CHECK_UNTIL(net_closed == net_opened);
-    CHECK_UNTIL(ps_net_budget_hold(net_budget, 0) == 0);
+    CHECK_UNTIL(ps_net_budget_held(net_budget) == 0);
     CHECK_UNTIL(ps_net_links(net) == 0);
 }
 
