@@ -33,7 +33,7 @@ _TYPES = ("", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE")
 
 
 @dataclass(slots=True)
-class LiteShown:
+class LiteSection:
     """Lite topics of a topic: the one that was asked for (``wanted``) at each broker; how many
     minutes they last; of each group how many messages wait, and in how many lite topics."""
 
@@ -114,12 +114,12 @@ class ClusterTopics(ClusterActions):
             answer.headers["Refresh"] = _LIVE_S
         return answer
 
-    async def _lite_of(self, facts: TopicFacts, name: str) -> LiteShown | None:
+    async def _lite_of(self, facts: TopicFacts, name: str) -> LiteSection | None:
         """Returns what brokers say of the lite topics of a topic, and of one of these; None: it has
         none."""
         if all(each.attributes.get("message.type") != "LITE" for each in facts.configs.values()):
             return None
-        admin, shown = self.facts.admin, LiteShown(name)
+        admin, shown = self.facts.admin, LiteSection(name)
         try:
             for broker in await admin.lite_brokers():
                 shown.minutes |= {broker.ttl_minutes.get(facts.name, -1)}

@@ -11,7 +11,7 @@ from broker.hot.core import Core
 from broker.loop.turns import Pieces
 from pystore.native import ffi, lib, raise_error
 
-__all__ = ["LiteClient", "LiteLag", "LiteRegistry", "LiteTotals", "names_in"]
+__all__ = ["LiteClient", "LiteGroupLag", "LiteRegistry", "LiteTotals", "names_in"]
 
 _ROWS = 256
 
@@ -53,7 +53,7 @@ class LiteTotals:
 
 
 @dataclass(frozen=True, slots=True)
-class LiteLag:
+class LiteGroupLag:
     """Messages after the offsets of a group in lite topics of `parent`, and how many of these have
     some; `read`: of how many lite topics it has read anything. Others count as caught up, as
     upstream has it."""
@@ -65,8 +65,8 @@ class LiteLag:
     read: int
 
 
-def _lag_of(row: Any) -> LiteLag:
-    return LiteLag(
+def _lag_of(row: Any) -> LiteGroupLag:
+    return LiteGroupLag(
         _text(row.group, row.group_len), _text(row.parent, row.parent_len), row.messages,
         row.queues, row.read,
     )  # fmt: skip
@@ -230,7 +230,7 @@ class LiteRegistry:
             found.eventful,
         )
 
-    def lags(self) -> list[LiteLag]:
+    def lags(self) -> list[LiteGroupLag]:
         """Returns how far each group that is bound to a topic is behind in its lite topics."""
         count = 0
         while True:
