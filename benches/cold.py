@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pystore
 from benches.harness import ROOT, TOPIC, Figures, Given, Row, bodies, command_of, flat, fresh
@@ -47,7 +48,7 @@ with Broker(sys.argv[1], listenPort=0) as broker:
 """
 
 
-def fill(path: Path, queues: int, size: int, **settings: object) -> None:
+def fill(path: Path, queues: int, size: int, **settings: Any) -> None:
     count = size // SIZE
     with pystore.open(path, **settings) as store:
         for at in range(0, count, 100_000):
