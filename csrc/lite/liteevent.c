@@ -203,8 +203,12 @@ static void look_at_all(ps_core *core, lite_client *c) {
         ps_pair *pair = ps_core_find_pair(core, group.data, group.len, queue.data, queue.len);
         if (len > 0 && ps_lite_reads(c, queue) && has_more(core, pair, queue) &&
             !is_out(core, pair)) {
+            if (c->lc_event_count >= g->lg_room) return;
             pick_client(core, g, queue, NULL);
-            if (g->lg_pick == NULL) consider_client(core, c, NULL); /* it may not have been asked */
+            if (g->lg_rank != HAS_IT) { /* it asks, and the others may never */
+                g->lg_pick = c;
+                g->lg_pick_sub = NULL;
+            }
             if (!give_event(core, g, queue)) return; /* it is the next one again */
         }
         g->lg_at = (uint32_t)at;

@@ -148,6 +148,10 @@ class FakeCore:
         if self.real is not None:
             self.real.set_priority_factor(group, percent)
 
+    def bind_lite_group(self, group, parent):
+        if self.real is not None:
+            self.real.bind_lite_group(group, parent)
+
     def withdraw_topic(self, name):
         self.topics.pop(name, None)
 
@@ -191,7 +195,7 @@ class FakeCore:
             if group in (None, key[0]) and topic in (None, key[1])
         ]
 
-    def consumed(self, group=None, topic=None):
+    def consumed(self, group=None, topic=None, *, light=True):
         return {row[:2] for row in self.offsets(group, topic)}
 
     def may_commit(self, group, topic, queue):
