@@ -289,6 +289,52 @@ static void test_names_of_one_hash_do_not_share_a_chain(void) {
     ps_hash_key[0] -= 2;
 }
 
+/* Which lite topics came to a pop of the group that reads all. */
+static int pop_all(ps_conn *n, bool found[NAMES]) {
+    kit_frame f;
+    ps_step step;
+    ps_error e = {0};
+    static uint8_t frame[4096];
+    int count = 0;
+    kit_clear();
+    answers_seen = 0;
+    kit_begin(&f, 0, 200070, 2000);
+    kit_text(&f, "clientId", "w0");
+    kit_text(&f, "consumerGroup", "w");
+    kit_text(&f, "topic", "L");
+    kit_number(&f, "maxMsgNum", 1);
+    kit_number(&f, "invisibleTime", HOUR);
+    kit_number(&f, "pollTime", 0);
+    int64_t len = kit_encode(&f, NULL, 0, frame, sizeof frame);
+    CHECK_EQ(1, ps_conn_serve_pop(n, frame, len, &step, &e));
+    kit_take(&step);
+    CHECK_EQ(1, kit_answer_count);
+    const ps_command *c = kit_answers[0].command;
+    for (int64_t at = 0; at < c->body.len; at += be32_get(c->body.data + at), count++) {
+        ps_record r;
+        ps_property p;
+        CHECK_EQ(PS_REC_OK, ps_record_decode(c->body.data + at, be32_get(c->body.data + at), &r));
+        CHECK(ps_property_find(r.properties, r.properties_len, "__LITE_TOPIC", 12, &p));
+        found[p.value[1] - '0'] = true;
+    }
+    return count;
+}
+
+/* Others of the group that never ask keep nothing from it. */
+static void test_who_asks_gets_what_waits_for_a_wildcard_group(void) {
+    bool found[NAMES] = {false};
+    ps_error e = {0};
+    for (int i = 0; i < CLIENTS; i++) {
+        const char *ids[CLIENTS] = {"w0", "w1", "w2", "w3"};
+        const ps_lite_who w = {"w", ids[i], 1, 2};
+        CHECK(ps_lite_join(kit_core, &w, "L", 1, 100, &e) >= 0);
+        CHECK(ps_lite_add_wild(kit_core, &w) >= 0);
+    }
+    for (int tries = 0; tries < 2 * NAMES; tries++) pop_all(conns[0], found);
+    for (int name = 0; name < NAMES; name++) CHECK_EQ(sent[name] > 0, found[name]);
+    kit_clear();
+}
+
 static void test_all_are_answered_at_the_end(void) {
     for (int i = 0; i < CLIENTS; i++)
         if (!polls[i]) pop(i, HOUR);
@@ -315,6 +361,7 @@ int main(void) {
     for (int i = 0; i < CLIENTS; i++) conns[i] = kit_conn(i + 1);
     test_names_of_one_hash_do_not_share_a_chain();
     test_each_message_comes_once_and_in_order();
+    test_who_asks_gets_what_waits_for_a_wildcard_group();
     test_all_are_answered_at_the_end();
     test_lag_follows_groups_offsets_and_queues();
     for (int i = 0; i < CLIENTS; i++) ps_conn_free(conns[i]);

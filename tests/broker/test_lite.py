@@ -394,21 +394,6 @@ async def test_a_wildcard_group_reads_every_lite_topic_old_and_new(store_path):
         assert await lt.some(group="w") == [("new", "2")]
 
 
-async def test_who_asks_gets_what_waits_for_a_wildcard_group(store_path):
-    """Others of the group that never ask keep nothing from it."""
-    async with lite_broker(store_path) as lt:
-        lt.group("w", wildcard="true")
-        names = [f"s{i}" for i in range(20)]
-        for name in names:
-            await lt.send(name, name)
-        for client in ["c", *(f"idle{i}" for i in range(20))]:
-            assert (await lt.ctl("COMPLETE_ADD", group="w", client=client)).code == 0
-        found = set()
-        for _ in names:
-            found |= {body for _, body in await lt.bodies(group="w")}
-        assert sorted(found) == sorted(names)
-
-
 async def test_network_threads_serve_pops_and_acknowledgements(store_path, monkeypatch):
     """Once one of the group was found right, as long as topics and groups stay as they are."""
     async with lite_broker(store_path) as lt:
