@@ -157,7 +157,7 @@ class FolderServer(PageServer):
         answer = self._page(
             "topic.html", name=name, facts=facts, chosen=chosen, at=at, shown=shown, trouble="",
             step=_MESSAGES, groups=groups, counting=False, query=query, wanted=wanted,
-            found=paged(queues, self._page_of(request)),
+            lite=None, found=paged(queues, self._page_of(request)),
         )  # fmt: skip
         if query.get("live"):
             answer.headers["Refresh"] = _LIVE_S

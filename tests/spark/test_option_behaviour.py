@@ -30,6 +30,8 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
+from pystore.cold.push import push
+from pystore.cold.tier import new_tier
 from spark_ext import schema, sink
 from spark_ext.batch import read_part
 from spark_ext.errors import BadOption, DataLoss, SinkError, SourceError
@@ -195,6 +197,28 @@ def _(here: Here) -> None:
     assert here.offsets(**late, startingOffsetsByTimestampStrategy="latest") == []
     with pytest.raises(SourceError, match="t/0"):
         here.offsets(**late, startingOffsetsByTimestampStrategy="error")
+
+
+@of("read", "tier")
+def _(here: Here) -> None:
+    hot, cold = here.fresh(), here.tmp / "cold"
+    with pystore.Reader(hot) as reader:
+        push(reader, new_tier(cold, "c", "broker-a"))
+    for segment in sorted((hot / "commitlog").iterdir())[:-1]:
+        segment.unlink()
+    assert here.offsets(hot)[:1] != [0]
+    assert here.offsets(hot, tier=cold) == [*range(COUNT)]
+
+
+@of("read", "liteTopics")
+def _(here: Here) -> None:
+    named = {"INNER_MULTI_DISPATCH": "%LMQ%$chats$s", "__LITE_TOPIC": "s"}
+    with pystore.open(here.tmp / "lite", **SMALL) as store:
+        store.lights.begin()
+        for at in range(4):
+            store.put("chats", b"", queue=0, properties=named if at % 2 else {})
+    rows = here.rows(here.tmp / "lite", topic="chats", liteTopics="s")
+    assert rows == [("chats", 0, 1), ("chats", 0, 3)]
 
 
 @of("read", "tags")

@@ -711,7 +711,7 @@ MORE = {
     "tx show": ["0"], "tx commit": ["0"], "tx rollback": ["0"], "tx resume": ["0" * 32],
     "acl add": ["u"], "acl remove": ["u"],
     "spark archive": ["/nonexistent/archive"], "spark restore": ["/nonexistent/archive"],
-    "spark reconcile": ["/nonexistent/other"],
+    "spark reconcile": ["/nonexistent/other"], "spark table": ["t", "shop.t"],
     "acl check": ["u", "Pub", "Topic:t", "--from", "127.0.0.1"],
     "admin config set": ["a=b"], "admin topic show": ["t"], "admin topic create": ["t"],
     "admin lite parent": ["t"], "admin lite topic": ["t", "l"],
