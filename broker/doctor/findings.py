@@ -305,25 +305,22 @@ _ROWS = (
         "lite-group-unbound",
         "broker",
         _W,
-        "clients of the group are refused, and nobody reads its lite topics",
-        "pystore admin topic create {topic} --type LITE -b {where}, or bind the group to another"
-        " topic: pystore admin group create {group} --lite-of TOPIC -b {where}",
+        "clients of the group are refused",
+        "pystore admin topic create {topic} --type LITE -b {where}, or bind {group} to another",
     ),
     DoctorCheck(
         "lite-quota-near",
         "broker",
         _W,
-        "one more lite topic, or one more subscription, is refused at the limit",
-        "raise {setting}, or have lite topics expire: pystore admin topic create TOPIC --type LITE"
-        " --lite-minutes 60 -b {where}",
+        "one more lite topic or subscription is refused at the limit",
+        "raise {setting}, or: pystore admin topic create TOPIC --lite-minutes 60 -b {where}",
     ),
     DoctorCheck(
         "lite-topics-unread",
         "broker",
         _N,
-        "their messages wait until they expire or retention deletes them",
-        "have a client subscribe to them; who does: pystore admin lite topic {topic} LITE_TOPIC -b"
-        " {where}",
+        "their messages wait until they expire",
+        "who subscribes: pystore admin lite topic {topic} LITE_TOPIC -b {where}",
     ),
     DoctorCheck(
         "transactions-unanswered",
