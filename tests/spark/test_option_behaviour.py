@@ -201,13 +201,15 @@ def _(here: Here) -> None:
 
 @of("read", "tier")
 def _(here: Here) -> None:
-    hot, cold = here.fresh(), here.tmp / "cold"
+    hot, cold = here.tmp / "hot", here.tmp / "cold"
+    with pystore.open(hot, mappedFileSizeCommitLog=1 << 16) as store:
+        store.put_many("t", [b"x" * 100] * 1000, queues=[0] * 1000)
     with pystore.Reader(hot) as reader:
         push(reader, new_tier(cold, "c", "broker-a"))
     for segment in sorted((hot / "commitlog").iterdir())[:-1]:
         segment.unlink()
-    assert here.offsets(hot)[:1] != [0]
-    assert here.offsets(hot, tier=cold) == [*range(COUNT)]
+    assert here.offsets(hot)[0] > 0
+    assert here.offsets(hot, tier=cold) == [*range(1000)]
 
 
 @of("read", "liteTopics")
