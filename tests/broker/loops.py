@@ -68,7 +68,7 @@ class Wire:
         """Waits for the other side to close; what it still sent."""
         try:
             return await self.reader.read()
-        except ConnectionError:
+        except OSError:  # a reset, also one that came before our own end
             return b""
 
     def close(self):
