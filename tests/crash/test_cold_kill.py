@@ -24,6 +24,7 @@ from broker.wire.command import Command
 from pystore.cold.tier import Tier, new_tier
 from pystore.cold.upkeep import collect, verify
 from pystore.format.properties import encode_properties
+from tests.cold.duty_kit import bodies_of
 
 CHILD = Path(__file__).with_name("cold_child.py")
 KILLS = int(os.environ.get("PS_COLD_KILLS", "2"))
@@ -82,17 +83,8 @@ async def one_life(child: subprocess.Popen[str], tier: Path, ledger: Ledger, num
 
 
 def found_in(reader: pystore.Reader, topic: str) -> dict[tuple[int, int], int]:
-    found: dict[tuple[int, int], int] = {}
-    for q in reader.queues(topic):
-        at = q.min_offset
-        while at < q.max_offset:
-            batch = reader.read(topic, q.queue, at, max_messages=1000)
-            for m in batch:
-                assert (q.queue, m.queue_offset) not in found
-                found[q.queue, m.queue_offset] = int(bytes(m.body).partition(b":")[0])
-            assert batch.next_offset > at, (topic, q, at, batch.status)
-            at = batch.next_offset
-    return found
+    bodies = bodies_of(reader, topic)
+    return {place: int(body.partition(b":")[0]) for place, body in bodies.items()}
 
 
 def check(store: Path, tier: Tier, cold: Path, ledger: Ledger) -> None:
