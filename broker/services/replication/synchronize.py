@@ -100,9 +100,17 @@ class Synchronizer:
         self._users_in = 0
         #: Digests of what was taken over last, by request.
         self._taken: dict[int, bytes] = {}
+        #: Of the round that runs: what an earlier one was answered is never taken after a later
+        #: one's answer.
+        self._round = asyncio.Lock()
 
     async def once(self) -> list[str]:
-        """Takes all of it; what fails is logged and returned, and the rest goes on."""
+        """Takes all of it, after a round that runs; what fails is logged and returned, and the rest
+        goes on."""
+        async with self._round:
+            return await self._take_all()
+
+    async def _take_all(self) -> list[str]:
         problems = []
         for code, take in (
             (RequestCode.GET_ALL_TOPIC_CONFIG, self._take_topics),
