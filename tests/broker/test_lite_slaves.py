@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from pairs import master_of, slave_of, until_alike
 from test_acting import ask, put_at
 from waiting import until
 
 from broker import Broker, NameServer
 from broker.hot.ordered import OrderedBatch
+from broker.services.lite import lite_topics
+from broker.services.lite.lite_topics import LiteTopics
 from broker.services.lite.registry import names_in
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
@@ -45,7 +50,15 @@ def out(broker: Broker) -> OrderedBatch | None:
     return broker.run(get())
 
 
-def test_a_slave_has_lite_topics_as_its_master_and_hands_nothing_out(tmp_path: Path) -> None:
+def until_kept(lite: LiteTopics) -> None:
+    """Until a slave that asks is told of the subscriptions that there are now."""
+    until(lambda: lite.registry.totals().changes == lite._saved, "subscriptions that are kept")
+
+
+def test_a_slave_has_lite_topics_as_its_master_and_hands_nothing_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lite_topics, "_SWEEP_S", 3600)
     with (
         NameServer.in_thread(listenPort=0, bindAddress="127.0.0.1") as names,
         master_of(tmp_path / "m", f"127.0.0.1:{names.port}") as master,
@@ -62,7 +75,7 @@ def test_a_slave_has_lite_topics_as_its_master_and_hands_nothing_out(tmp_path: P
         lites = [each.services.lite for each in (master, slave)]
         assert lites[0] is not None and lites[1] is not None
         of_master, of_slave = lites[0], lites[1]
-        until(lambda: (tmp_path / "m/config/liteSubscriptions.json").exists(), "subscriptions")
+        until_kept(of_master)
         replication = slave.services.replication
         assert replication is not None
 
@@ -76,13 +89,28 @@ def test_a_slave_has_lite_topics_as_its_master_and_hands_nothing_out(tmp_path: P
         assert slave.run(_queues(slave)) == [QUEUE, "%LMQ%$orders$other"]
         assert (pop(slave).code, ack(slave, 1, popped.ext["popTime"])) == (14, 14)
 
+        # Its master alone hears of a client: that one is forgotten there, and not here.
+        later_s = time.monotonic() + 2 * lite_topics._CLIENT_S
+        with monkeypatch.context() as later:
+            later.setattr(lite_topics, "time", SimpleNamespace(monotonic=lambda: later_s))
+            take_over()
+            slave.run(_sweep(of_slave))
+        assert slave.run(_queues(slave)) == [QUEUE, "%LMQ%$orders$other"]
+
         subscribe(master, "COMPLETE_REMOVE")
-        until(lambda: of_master.registry.totals().changes == of_master._saved, "no subscriptions")
+        # Of a client that leaves the core frees a piece at a turn, and tells of it then.
+        until(lambda: of_master.registry.totals().pairs == 0, "nothing that is subscribed to")
+        until_kept(of_master)
         take_over()
-        assert of_slave.registry.totals().pairs == 0
+        assert (of_slave.registry.totals().clients, slave.run(_queues(slave))) == (0, [])
         assert ask(master, Code.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}).code == 0
         take_over()
         assert (of_master.lights.count, of_slave.lights.count) == (0, 0)
+
+
+async def _sweep(lite: LiteTopics) -> None:
+    async for client in lite.registry.walk():
+        lite._sweep(client)
 
 
 async def _queues(broker: Broker) -> list[str]:

@@ -129,3 +129,28 @@ def test_a_long_answer_is_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch) 
     assert len(topics.rows) == 2000
     assert threads
     assert threading.main_thread() not in threads
+
+
+async def test_an_earlier_answer_is_never_taken_after_a_later_one() -> None:
+    """Of rounds that are asked for while one runs, as by the timer and by a caller."""
+    master, asked, goes_on = _Master("a"), asyncio.Event(), asyncio.Event()
+    answers = master.ask
+
+    async def held(command: Command) -> Command:
+        answer = await answers(command)
+        if not asked.is_set():
+            asked.set()
+            await goes_on.wait()
+        return answer
+
+    master.ask = held  # type: ignore[method-assign]
+    made, topics, _, _ = _made(master)
+    earlier = asyncio.create_task(made.once())
+    await asked.wait()
+    master.topics = ["b"]
+    later = asyncio.create_task(made.once())
+    for _ in range(100):  # turns enough for a round whose answers wait for nothing
+        await asyncio.sleep(0)
+    goes_on.set()
+    assert [await earlier, await later] == [[], []]
+    assert set(topics.rows) == {"b"}

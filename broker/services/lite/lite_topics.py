@@ -96,6 +96,8 @@ class LiteTopics:
         self.is_on = False
         #: Lite topics that have expired.
         self.expired = 0
+        #: Of a slave, monotonic: when its master last said that it still has the same clients.
+        self._confirmed_s = 0.0
 
     # ---- life ----
 
@@ -152,6 +154,11 @@ class LiteTopics:
         for who in gone if all_there_are else ():
             await turns.next()
             self.registry.leave(*who)
+
+    def confirm(self) -> None:
+        """Notes that the master still has the clients that were taken over: they say what they
+        subscribe to there, and not here."""
+        self._confirmed_s = time.monotonic()
 
     async def _to_keep(self) -> list[tuple[LiteClient, bytes]]:
         """Returns each client that subscribes to something, with the names of that."""
@@ -373,7 +380,8 @@ class LiteTopics:
                 self._sweep(client)
 
     def _sweep(self, client: LiteClient) -> None:
-        if time.monotonic() - client.updated > _CLIENT_S and not client.polls:
+        seen_s = max(client.updated, self._confirmed_s)
+        if time.monotonic() - seen_s > _CLIENT_S and not client.polls:
             self.leave(client)
             return
         if client.overflowed and client.polls:

@@ -163,6 +163,8 @@ class Synchronizer:
         mark, clients = await subscribed(self._ask, self._subscribed)
         if clients is not None:
             await lite.take_over(clients, all_there_are=True)
+        elif mark:
+            lite.confirm()
         self._subscribed = mark
 
     # ---- users ----
