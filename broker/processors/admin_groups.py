@@ -12,6 +12,7 @@ from broker.processors.durable import settled
 from broker.processors.refusals import ended
 from broker.processors.turns import Turns, reply_with
 from broker.services.context import Services
+from broker.services.groups import BIND_TOPIC
 from broker.services.names import check_offsets_may_change
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
@@ -69,18 +70,23 @@ class GroupProcessor:
     def delete(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         name = command.text("groupName")
         check_offsets_may_change(name)
+        group = self.s.groups.get(name)
+        reads_lite = group is not None and BIND_TOPIC in group.attributes
         self.s.groups.delete(name)
         self.s.statistics.forget(group=name)
         end = self.s.pop.forget(group=name) if self.s.pop is not None else None
-        work = self._deleted(command, name, end)
+        work = self._deleted(command, name, end, reads_lite=reads_lite)
         return self.s.finishing.run(f"deleting the group {name}", work)
 
     async def _deleted(
-        self, command: Command, name: str, end: asyncio.Task[None] | None
+        self, command: Command, name: str, end: asyncio.Task[None] | None, *, reads_lite: bool
     ) -> Command:
         if end is not None:
             await ended(end)
-        if command.flag_of("cleanOffset"):
+        if self.s.lite is not None:
+            await self.s.lite.leave_group(name)
+        # Upstream means to, but looks whether the group reads lite topics once it is gone.
+        if reads_lite or command.flag_of("cleanOffset"):
             await self.s.offsets.delete(group=name)
         return await self._kept(command.reply())
 

@@ -107,7 +107,7 @@ class LiteProcessor:
             return  # a newer one has overtaken it
         if action == "PARTIAL_ADD":
             self._check_consumer(group)
-            self._check_room(lite, len(names))
+            self._check_request(lite, len(names))
             if lite.is_wild(group):
                 raise Refused(
                     ResponseCode.ILLEGAL_OPERATION,
@@ -120,8 +120,7 @@ class LiteProcessor:
             self._check_room(lite, len(names) - (known.queues if known is not None else 0))
             await lite.replace(group, client, topic, names, peer)
         elif action == "PARTIAL_REMOVE":
-            if known is not None:
-                await lite.remove(group, client, topic, names)
+            await lite.remove(group, client, topic, names)
         elif action == "COMPLETE_REMOVE":
             if known is not None:
                 lite.leave(known)
@@ -143,8 +142,17 @@ class LiteProcessor:
                 "java.lang.IllegalStateException: Consumer group is not allowed to consume.",
             )
 
+    def _check_request(self, lite: LiteTopics, names: int) -> None:
+        """Checks that there is room for another pair: one request may go beyond the limit, as at
+        Apache's, but not by more than the limit again."""
+        self._check_room(lite, names if names > self._subscriptions_max else 1)
+
+    @property
+    def _subscriptions_max(self) -> int:
+        return int(self.s.settings["maxLiteSubscriptionCount"])
+
     def _check_room(self, lite: LiteTopics, more: int) -> None:
-        most = int(self.s.settings["maxLiteSubscriptionCount"])
+        most = self._subscriptions_max
         if more > 0 and lite.registry.totals().pairs + more > most:
             raise Refused(
                 ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
@@ -326,10 +334,9 @@ class LiteProcessor:
         lite, topics = self._lite, [t for t in self.s.topics.all() if is_lite(t.attributes)]
         groups = {each.name: lite.groups_of(each.name) for each in topics}
         settings = self.s.settings
-        limited = bool(settings["enableLmqQuota"])
         body = {
             "storeType": "pystore",
-            "maxLmqNum": int(settings["maxLmqConsumeQueueNum"]) if limited else -1,
+            "maxLmqNum": int(settings["maxLmqConsumeQueueNum"]),
             "currentLmqNum": lite.lights.count,
             "liteSubscriptionCount": lite.registry.totals().pairs,
             "orderInfoCount": lite.batches,
@@ -339,7 +346,8 @@ class LiteProcessor:
             "topicMeta": {t.name: int(t.attributes.get(EXPIRATION, "-1")) for t in topics},
             "groupMeta": {name: found for name, found in groups.items() if found},
             # Ours; Apache's tools pass over them.
-            "maxLiteSubscriptionCount": int(settings["maxLiteSubscriptionCount"]),
+            "enableLmqQuota": bool(settings["enableLmqQuota"]),
+            "maxLiteSubscriptionCount": self._subscriptions_max,
             "groupLag": {
                 each.group: {
                     "parentTopic": each.parent,

@@ -30,6 +30,7 @@ from broker.processors.bodies import (
     heartbeat,
     read,
 )
+from broker.services.lite.names import topic_below
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command
 from broker.wire.receipts import is_retry_of
@@ -146,6 +147,13 @@ _SENDS: dict[int, Rule] = {
 _CONSUMES = _all_of(_topic("topic", SUB), _group("consumerGroup", SUB))
 
 
+def _pulled(command: Command) -> Needs:
+    """Returns the needs of a pull. One of a light queue needs the topic that it is below."""
+    if name := command.ext.get("topic"):
+        yield topic_need(topic_below(name), SUB)
+    yield from _group("consumerGroup", SUB)(command)
+
+
 def _pop_needs(group: str, topic: str) -> Needs:
     """Returns the needs of a pop. A retry topic needs the group, and the topic whose messages it
     brings back."""
@@ -256,8 +264,8 @@ def _topics_of_stats(command: Command) -> Needs:
 _PLAIN: dict[int, Rule] = {
     **_SENDS,
     **_POPS,
-    Code.PULL_MESSAGE: _CONSUMES,
-    Code.LITE_PULL_MESSAGE: _CONSUMES,
+    Code.PULL_MESSAGE: _pulled,
+    Code.LITE_PULL_MESSAGE: _pulled,
     Code.QUERY_MESSAGE: _topic("topic", SUB),
     Code.HEART_BEAT: _heartbeat,
     Code.UNREGISTER_CLIENT: _group("consumerGroup", SUB),
@@ -347,8 +355,8 @@ _POLICY: dict[int, Rule] = {
     **_POPS,
     Code.GET_ROUTEINFO_BY_TOPIC: _topic("topic", PUB, SUB, GET),  # asked of proxies
     Code.RECALL_MESSAGE: _topic("topic", PUB),
-    Code.PULL_MESSAGE: _CONSUMES,
-    Code.LITE_PULL_MESSAGE: _CONSUMES,
+    Code.PULL_MESSAGE: _pulled,
+    Code.LITE_PULL_MESSAGE: _pulled,
     Code.GET_PARENT_TOPIC_INFO: _topic("topic", GET),
     Code.GET_LITE_TOPIC_INFO: _topic("parentTopic", GET),
     Code.GET_LITE_CLIENT_INFO: _all_of(_topic("parentTopic", GET), _group("group", GET)),

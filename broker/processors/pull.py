@@ -5,14 +5,16 @@ reads."""
 from __future__ import annotations
 
 from broker.hot.core import PullOutcome
+from broker.processors.lite_pull import LightPulls, light_queue
 from broker.processors.subscriptions import check_expression
 from broker.services.clients import BROADCASTING, Subscription
 from broker.services.context import Services
 from broker.services.hooks import ConsumeContext
+from broker.services.lite.names import topic_below
 from broker.services.topics import READ
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
-from broker.wire.handlers import Handler, Peer, host_text
+from broker.wire.handlers import Handler, Peer, Result, host_text
 from pystore.format.names import LIGHT_PREFIX
 from pystore.meta.configfiles import SubscriptionGroup
 
@@ -42,28 +44,31 @@ def _after(s: Services, context: ConsumeContext, pulled: PullOutcome) -> None:
 class PullProcessor:
     def __init__(self, s: Services) -> None:
         self.s = s
+        self._lights = LightPulls(s)
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
-    def pull(self, peer: Peer, command: Command) -> Command | None:
+    def pull(self, peer: Peer, command: Command) -> Result:
         group = self._check_group(command)
-        topic = command.text("topic")
-        if command.ext.get("liteTopic") or topic.startswith(LIGHT_PREFIX):
-            raise Refused(
-                ResponseCode.NO_PERMISSION,
-                "this broker does not serve pulls of lite topics and light queues: pop them"
-                " (POP_LITE_MESSAGE)",
-            )
-        self._check_topic(command, topic, group.name)
-        flag = command.number("sysFlag", 0)
+        topic, light = command.text("topic"), light_queue(command)
+        parent = topic_below(topic)
+        if not parent.startswith(LIGHT_PREFIX):
+            self._check_topic(command, parent, group.name)
+        own = command.number("sysFlag", 0) & OWN
         try:
-            if flag & OWN:
-                self._own_subscription(command, group.name, topic, flag)
+            if own:
+                sub = self._own_subscription(command, topic)
             else:
-                self._group_subscription(command, group, topic)
+                sub = self._group_subscription(command, group, topic)
         except Refused as refused:
             return self._answer(command, refused)
+        if light:
+            return self._pull_light(peer, command, group.name, light, sub)
+        if own:
+            self.s.clients.publish_own(group.name, topic)
+        else:
+            self.s.clients.publish(group.name, topic)
         context = self._context(peer, command, group.name, topic)
         if context is not None:
             self.s.consume_hooks.before(context)
@@ -74,6 +79,23 @@ class PullProcessor:
         for name in ("queueId", "queueOffset", "maxMsgNums"):
             command.number(name)  # names what is missing
         raise Refused(ResponseCode.SYSTEM_ERROR, "the pull request has an invalid field")
+
+    async def _pull_light(
+        self, peer: Peer, command: Command, group: str, queue: str, sub: Subscription
+    ) -> Command:
+        if command.number("queueId"):
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{command.number('queueId')}] is illegal: a light queue is queue 0",
+            )
+        context = self._context(peer, command, group, command.text("topic"))
+        if context is not None:
+            self.s.consume_hooks.before(context)
+        answer, count = await self._lights.pull(command, group, queue, sub)
+        if context is not None:
+            size = len(answer.body)
+            _after(self.s, context, PullOutcome(command.opaque, answer.code, count, size))
+        return answer
 
     # ---- hooks ----
 
@@ -133,14 +155,16 @@ class PullProcessor:
 
     # ---- subscriptions ----
 
-    def _own_subscription(self, command: Command, group: str, topic: str, flag: int) -> None:
+    def _own_subscription(self, command: Command, topic: str) -> Subscription:
         """Checks the subscription that the pull itself carries. Raises: Refused."""
         kind = command.text("expressionType", "TAG")
         expression = command.text("subscription", "")
         check_expression(self.s, kind, expression)
-        self.s.clients.publish_own(group, topic)
+        return Subscription(topic, expression, kind=kind)
 
-    def _group_subscription(self, command: Command, config: SubscriptionGroup, topic: str) -> None:
+    def _group_subscription(
+        self, command: Command, config: SubscriptionGroup, topic: str
+    ) -> Subscription:
         """Checks the subscription that the group said by heartbeat, on which the pull relies.
         Raises: Refused."""
         group = self.s.clients.consumers.get(config.name)
@@ -171,4 +195,4 @@ class PullProcessor:
                 "the consumer's subscription not latest: a newer heartbeat is on its way",
             )
         check_expression(self.s, found.kind, found.expression)
-        self.s.clients.publish(group.name, topic)
+        return found

@@ -121,7 +121,8 @@ class LiteGroupFacts:
 def lite_broker_facts(address: str, body: Mapping[str, Any]) -> LiteBrokerFacts:
     """Reads the answer to 200074. Raises: what reading ends with (errors.UNREADABLE)."""
     return LiteBrokerFacts(
-        address, str(body["storeType"]), int(body["currentLmqNum"]), int(body["maxLmqNum"]),
+        address, str(body["storeType"]), int(body["currentLmqNum"]),
+        int(body["maxLmqNum"]) if body.get("enableLmqQuota", True) else -1,
         int(body["liteSubscriptionCount"]), int(body["orderInfoCount"]),
         int(body["offsetTableSize"]), int(body["eventMapSize"]),
         {str(name): int(ttl) for name, ttl in (body.get("topicMeta") or {}).items()},

@@ -52,6 +52,8 @@ _CLIENT_S = 180.0
 _SWEEP_S = 10.0
 #: A client that has not polled for so long loses the events that wait for it.
 _AWAY_MS = 10_000
+#: So many clients there may be, however few subscriptions.
+_CLIENTS_LEAST = 1000
 #: Names that one call of the core takes.
 _TOGETHER = 512
 
@@ -244,7 +246,7 @@ class LiteTopics:
                 ResponseCode.INVALID_PARAMETER,
                 f"the client id has more than {CLIENT_MAX} bytes: {client_id:.80}",
             )
-        most = int(self._config["maxLiteSubscriptionCount"])
+        most = max(int(self._config["maxLiteSubscriptionCount"]), _CLIENTS_LEAST)
         if self.registry.totals().clients >= most:
             raise Refused(
                 ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
@@ -311,7 +313,8 @@ class LiteTopics:
         self._offsets.commit(group, queue, 0, offset)
 
     async def remove(self, group: str, client_id: str, parent: str, names: Iterable[str]) -> None:
-        """Unsubscribes a client from lite topics."""
+        """Unsubscribes a client from lite topics. One that was not known is from now on, as at
+        Apache's. Raises: Refused, OutOfMemory."""
         self.join(group, client_id, parent)
         turns = Pieces()
         for name in names:
@@ -343,6 +346,12 @@ class LiteTopics:
         """Forgets a client; what waited for it goes to others."""
         self._peers.pop((client.group, client.client_id), None)
         self.registry.leave(client.group, client.client_id)
+
+    async def leave_group(self, group: str) -> None:
+        """Forgets the clients of a group that is deleted, and answers their pops."""
+        async for client in self.registry.walk():
+            if client.group == group:
+                self.leave(client)
 
     async def walk(self, parent: str = "") -> AsyncIterator[LightQueue]:
         """Yields the queues of all lite topics, or of those of one topic, while others have their

@@ -10,7 +10,7 @@ from pystore.native import lib
 
 __all__ = [
     "CLIENT_MAX", "NAME_MAX", "name_problem", "parts_of", "queue_of", "queues_below",
-    "subscription_problem",
+    "subscription_problem", "topic_below",
 ]  # fmt: skip
 
 #: Bytes of a lite topic's name, as upstream's proxy has it (maxLiteTopicSize).
@@ -35,6 +35,12 @@ def parts_of(queue: str) -> tuple[str, str] | None:
     if len(parts) != 3 or parts[0] != LIGHT_PREFIX or not parts[1] or not parts[2]:
         return None
     return parts[1], parts[2]
+
+
+def topic_below(name: str) -> str:
+    """Returns the topic that the queue of a lite topic is below; any other name itself."""
+    parts = parts_of(name)
+    return name if parts is None else parts[0]
 
 
 def name_problem(name: str, most: int = NAME_MAX) -> str:
