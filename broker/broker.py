@@ -154,7 +154,7 @@ class Broker(Stopping):
         self._reopening: asyncio.Task[None] | None = None
         #: Under a controller.
         self._member: GroupMember | None = None
-        self._stops = False
+        self._stops = self._is_ready = self._reads_again = False
         #: Held by who closes the store and opens it again.
         self._changing = asyncio.Lock()
         #: Clients for threads that run on our loop.
@@ -301,7 +301,10 @@ class Broker(Stopping):
         undo.push_async_callback(duties.stop)
         await self._take_back()
         await duties.start()
+        self._is_ready = True
         log.info("Broker %s is ready at %s", services.broker_name, self.address)
+        if self._reads_again:
+            self.reload()
 
     async def _take_back(self) -> None:
         """Takes over, as a master, what a slave did in its place, and what it, or the master before
@@ -389,17 +392,33 @@ class Broker(Stopping):
         self._options.set("namesrvAddr", ";".join([own, *others]))
 
     def reload(self) -> None:
-        """Reads broker.conf again, on the broker's loop, and the files of its certificate. What has
-        changed there holds from now on; what only a start takes over is logged, and so is a file
-        that cannot be used."""
-        if self._listeners is not None:
-            self._listeners.certificates.read_again()
-        reload_settings(self._options.conf, self._read_again)
+        """Reads broker.conf again, on the broker's loop, the settings of gRPC, and the files of its
+        certificate. What has changed there holds from now on; what only a start takes over is
+        logged, and so is a file that cannot be used. Between two roles that waits for the second
+        one."""
+        self._reads_again = not self._is_ready
+        if self._reads_again:
+            return
+        o = self._options
+        assert self._listeners is not None
+        self._listeners.certificates.read_again()
+        if o.conf is not None or o.proxy_conf is None:
+            reload_settings(o.conf, self._read_again)
+        if o.proxy_conf is not None:
+            reload_settings(o.proxy_conf, self._read_proxy_conf)
 
     def _read_again(self) -> Reloaded:
         made, problems = read_start(self._options.conf, self._options.given)
         refuse(problems)
         return problems, *self.services.settings.reload(made)
+
+    def _read_proxy_conf(self) -> Reloaded:
+        from broker.grpc.settings import LOCAL, ProxySettings
+
+        assert self._options.proxy_conf is not None and self.grpc is not None
+        made, problems = ProxySettings.look(self._options.proxy_conf, LOCAL)
+        refuse(problems)
+        return problems, *self.grpc.take(made)
 
     # ---- stopping ----
 
@@ -428,6 +447,7 @@ class Broker(Stopping):
 
     async def _end_services(self) -> None:
         undo, self._undo = self._undo, contextlib.AsyncExitStack()
+        self._is_ready = False
         try:
             await undo.aclose()
         finally:

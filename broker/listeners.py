@@ -234,10 +234,11 @@ class Listeners:
             from broker.grpc.settings import ProxySettings
         except ImportError as missing:
             raise BadArgument(what_is_missing(missing)) from missing
-        conf = ProxySettings()
-        if o.proxy_conf is not None:
-            conf = await asyncio.to_thread(ProxySettings.read, o.proxy_conf)
-        port = conf.port if o.grpc_port is None else o.grpc_port
+        if o.proxy is None:
+            o.proxy = ProxySettings()
+            if o.proxy_conf is not None:
+                o.proxy = await asyncio.to_thread(ProxySettings.read, o.proxy_conf)
+        port = o.proxy.port if o.grpc_port is None else o.grpc_port
         sock = listening_socket(o.settings["bindAddress"], port)
         undo.callback(sock.close)
         services = self._services
@@ -246,11 +247,13 @@ class Listeners:
             framer=self._core.framer_let_in, limits=self._limits, closed=services.clients.departed,
         )  # fmt: skip
         service = GrpcService(
-            local, conf, sock, limits=self._limits, tls=self._tls, core=self._core.handle
+            local, o.proxy, sock, limits=self._limits, tls=self._tls, core=self._core.handle
         )
         undo.push_async_callback(service.stop, o.drain_s)
         await service.start()
         self.grpc = service
+        if o.grpc_port is not None:
+            o.grpc_port = service.port  # which the next role has, too
 
 
 def _threads_of(settings: Settings) -> int:

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from ssl import SSLContext
+from typing import TYPE_CHECKING
 
 import pystore
 from broker.access.addresses import address_of
@@ -57,6 +58,10 @@ from pystore.native import ffi, lib, raise_error
 from pystore.settings import RETENTION, Settings
 from pystore.store.timers import Timers, TimersProgress, save_timers
 
+if TYPE_CHECKING:
+    # A server process starts without what it may never use.
+    from broker.grpc.settings import ProxySettings
+
 __all__ = ["Ground", "Options", "open_ground", "open_services"]
 
 log = SafeLogger("broker.broker")
@@ -82,6 +87,8 @@ class Options:
     drain_s: float
     grpc_port: int | None
     proxy_conf: Path | None
+    #: What proxy_conf held when it was read, and what changed since.
+    proxy: ProxySettings | None = None
     #: Under a controller: what this broker is just now.
     elected: ElectedRole | None = None
 
@@ -235,6 +242,7 @@ def _follow_or_lead(o: Options, store: Store) -> None:
 
 def _open_store(o: Options) -> Store:
     store = pystore.open(o.path, o.conf, **o.given | store_alone())  # type: ignore[arg-type]
+    store.retain(o.settings)  # changed by a request, it stands in no file
     if o.settings["tieredStoreFilePath"]:
         store.keep_beyond(0)  # retention need not wait for the rest of the start
     return store
@@ -287,7 +295,7 @@ def _make_services(o: Options, ground: Ground, core: Core, address: str) -> Serv
     clients.filters = lambda: bool(config["enablePropertyFilter"])
     groups.changed = clients.republish
     topics.changed = registration.changed
-    config.changed.append(lambda names: _follow_settings(made, names))
+    config.changed.append(lambda names: _follow_settings(o, made, names))
     _admit(made)
     apply_levels(config["logLevels"])
     return made
@@ -302,7 +310,9 @@ def _admit(services: Services) -> None:
     )
 
 
-def _follow_settings(services: Services, names: frozenset[str]) -> None:
+def _follow_settings(o: Options, services: Services, names: frozenset[str]) -> None:
+    for name in names:  # services of the next role begin with them
+        o.settings = o.settings.replaced(**{name: services.settings[name]})
     _admit(services)
     if "logLevels" in names:
         apply_levels(services.settings["logLevels"])

@@ -107,8 +107,8 @@ def run(
     --check-conf checks the settings as a start does, on this machine, and starts nothing: each
     problem with its line, all at once. A name that another version of RocketMQ knows, or that none
     does, is passed over with a warning, a mistyped one is refused; --strict refuses both, here and
-    at a start. SIGHUP has a running broker read its --conf and its certificate again; what only a
-    start takes over is logged.
+    at a start. SIGHUP has a running broker read its --conf, its --proxy-conf and its certificate
+    again; what only a start takes over is logged.
 
     With --json the line is an object: ready, address, port, namesrv, name, store, pid. A second
     signal does not wait for requests in progress.

@@ -245,6 +245,9 @@ class InProcess(Protocol):
         """Lets plain messages of these kinds (MessageType) go to a topic, until it changes: network
         threads store them without asking."""
 
+    def forget_taken(self) -> None:
+        """Has network threads ask again what messages topics take."""
+
     def expect(self, due_ms: int) -> None:
         """Notes when something ends that a network thread has popped, before all others."""
 

@@ -395,6 +395,17 @@ class GrpcPort:
             request_ms = min(max(millis(client.settings.request_timeout), 0), _REQUEST_MS)
         return client_id, attempts, fifo, request_ms, self._settings
 
+    def settings_changed(self) -> None:
+        """Has receives that begin from now on served as the settings of the service say. Raises:
+        OutOfMemory."""
+        if self._hot is None or self._handle is None:
+            return
+        receives, error = ffi.new("ps_net_receives *"), ffi.new("ps_error *")
+        _set_receives(receives, self._hot.settings)
+        if lib.ps_net_receive(self._handle, receives, error) < 0:
+            raise_error(error[0])
+        self._settled()  # what comes before the thread knows them is served by Python
+
     def _resting(self, _: LinkedCalls | None, row: Any) -> None:
         _quiet.warning("accept", "Cannot accept a gRPC connection: %s", os.strerror(row.number))
 
@@ -423,16 +434,19 @@ def _events_of_hot(hot: HotCalls) -> dict[int, Callable[[LinkedCalls | None, Any
     }
 
 
+def _set_receives(to: Any, own: ProxySettings) -> None:
+    to.invisible_min_ms, to.invisible_max_ms = own.invisible_min_ms, own.invisible_max_ms
+    to.invisible_ms, to.renews = own.invisible_default_ms, own.renew
+    to.poll_min_ms, to.poll_max_ms = own.poll_min_ms, own.poll_max_ms
+
+
 def _serve_hot(conf: Any, hot: HotCalls, methods: Sequence[str]) -> None:
-    own = hot.settings
     conf.sends = ffi.cast("struct ps_h2_limits *", hot.sends.address)
     conf.send_method = methods.index("SendMessage")
     conf.ack_method = methods.index("AckMessage")
     conf.receive_method = methods.index("ReceiveMessage")
     conf.end_method = methods.index("EndTransaction")
-    conf.invisible_min_ms, conf.invisible_max_ms = own.invisible_min_ms, own.invisible_max_ms
-    conf.invisible_ms, conf.renews = own.invisible_default_ms, own.renew
-    conf.poll_min_ms, conf.poll_max_ms = own.poll_min_ms, own.poll_max_ms
+    _set_receives(conf.receives, hot.settings)
     conf.nothing, conf.nothing_len = _NOTHING, len(NOTHING)
     conf.full, conf.full_len = _FULL, len(FULL)
     conf.hidden = ffi.cast("struct ps_h2_names *", DELIVERIES.address)

@@ -246,6 +246,9 @@ class LocalBroker:
     def takes(self, topic: str, kinds: Iterable[int]) -> None:
         self.services.core.take_kinds(topic, kinds)
 
+    def forget_taken(self) -> None:
+        self.services.topics.publish_all()
+
     def expect(self, due_ms: int) -> None:
         if self.services.pop is not None:
             self.services.pop.revive.expect(due_ms)

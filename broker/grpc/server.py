@@ -105,6 +105,11 @@ class GrpcServer:
     def connection_count(self) -> int:
         return len(self._port.connections) if self._port is not None else 0
 
+    def settings_changed(self) -> None:
+        """Takes over what has changed in the settings. Raises: OutOfMemory."""
+        if self._port is not None:
+            self._port.settings_changed()
+
     def times(self) -> dict[str, tuple[list[int], float]]:
         """Returns of each method that was called, answered calls by how long they took, and the
         seconds of all."""

@@ -102,6 +102,16 @@ class GrpcService(Generic[_Made]):
             made.update(group.handlers())
         return made
 
+    def take(self, made: ProxySettings) -> tuple[frozenset[str], frozenset[str]]:
+        """Takes over what a file, read again, has otherwise. Returns the names that hold now, and
+        those that only a start takes over. Raises: OutOfMemory."""
+        now, later = self._settings.take(made)
+        self._server.settings_changed()
+        broker: Brokers = self.broker
+        if now and isinstance(broker, InProcess):
+            broker.forget_taken()
+        return now, later
+
     async def start(self) -> None:
         await self._server.start()
         self._spawn(self._renew())

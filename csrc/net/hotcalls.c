@@ -376,12 +376,12 @@ static void hand_out(ps_link *link, const ps_h2_event *call, ps_h2_receive *r,
 
 /* Whether it is plain, and what it asks for. */
 static bool read_receive(const ps_link *link, const ps_h2_event *call, ps_h2_receive *r) {
-    const ps_net_conf *conf = &link->lk_net->nt_conf;
+    const ps_net_receives *own = &link->lk_net->nt_conf.receives;
     if (!ps_h2_receive_read(call->data, call->len, r)) return false;
-    r->renews = r->renews && conf->renews;
-    if (r->renews) r->invisible_ms = conf->invisible_ms;
-    return r->renews || (r->invisible_ms >= conf->invisible_min_ms &&
-                         r->invisible_ms <= conf->invisible_max_ms);
+    r->renews = r->renews && own->renews;
+    if (r->renews) r->invisible_ms = own->invisible_ms;
+    return r->renews || (r->invisible_ms >= own->invisible_min_ms &&
+                         r->invisible_ms <= own->invisible_max_ms);
 }
 
 /* Its client is gone: what was found for it is visible again soon. */
@@ -412,11 +412,11 @@ void ps_calls_drop(ps_link *link) {
 
 /* How long it may wait, as broker/grpc/receiving.py (poll_ms) has it. */
 static int64_t wait_of(const ps_link *link, const ps_h2_event *call, const ps_h2_receive *r) {
-    const ps_net_conf *conf = &link->lk_net->nt_conf;
+    const ps_net_receives *own = &link->lk_net->nt_conf.receives;
     int64_t left = call->timeout_ns >= 0 ? call->timeout_ns / NS_A_MS : -1, wait = r->poll_ms;
-    if (wait < 0) wait = left < 0 ? conf->poll_max_ms : left - link->lk_request_ms / 2;
-    if (wait < conf->poll_min_ms) wait = conf->poll_min_ms;
-    if (wait > conf->poll_max_ms) wait = conf->poll_max_ms;
+    if (wait < 0) wait = left < 0 ? own->poll_max_ms : left - link->lk_request_ms / 2;
+    if (wait < own->poll_min_ms) wait = own->poll_min_ms;
+    if (wait > own->poll_max_ms) wait = own->poll_max_ms;
     return (left < 0 || wait <= left ? wait : left) - PS_POP_MARGIN_MS;
 }
 
@@ -440,7 +440,7 @@ static bool serve_receive(ps_link *link, const ps_h2_event *call) {
     int64_t due_ms;
     if (call->len > REQUEST_MAX || link->lk_attempts < 1 ||
         link->lk_settings != net->nt_settings ||
-        (call->timeout_ns >= 0 && call->timeout_ns / NS_A_MS < conf->poll_min_ms) ||
+        (call->timeout_ns >= 0 && call->timeout_ns / NS_A_MS < conf->receives.poll_min_ms) ||
         !read_receive(link, call, &r))
         return false;
     int32_t most = r.batch < PS_CHECK_POINT_MAX ? r.batch : PS_CHECK_POINT_MAX;

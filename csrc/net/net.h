@@ -40,6 +40,13 @@ typedef struct ps_net_run { /* addresses, one after the other; both ends are of 
     uint8_t low[16], high[16];
 } ps_net_run;
 
+typedef struct ps_net_receives { /* what clients may ask of a receive; ms */
+    int64_t invisible_min_ms, invisible_max_ms;
+    int64_t invisible_ms; /* of a message whose time Python renews */
+    int64_t poll_min_ms, poll_max_ms; /* how long a client must be ready to wait, and may */
+    int32_t renews; /* clients may ask for that */
+} ps_net_receives;
+
 typedef struct ps_net_conf {
     int32_t number;      /* of the thread, from 1 on: the caller that it is to the core */
     int32_t delegated;   /* PS_DELEGATE_: what of its connections is handed on */
@@ -66,10 +73,7 @@ typedef struct ps_net_conf {
      * what plain messages are, which outlives it. */
     int32_t send_method, ack_method, receive_method, end_method;
     const struct ps_h2_limits *sends;
-    /* What is received: how long a message may be asked to be invisible for, and how long one is
-     * whose time Python renews; how long a client must be ready to wait. ms. */
-    int64_t invisible_min_ms, invisible_max_ms, invisible_ms, poll_min_ms, poll_max_ms;
-    int32_t renews; /* clients may ask for that */
+    ps_net_receives receives; /* until ps_net_receive */
     /* Replies that outlive it: nothing was found, or nobody more may wait. */
     const uint8_t *nothing, *full;
     int32_t nothing_len, full_len;
@@ -200,6 +204,9 @@ void ps_link_client(ps_link *link, const char *client, int32_t attempts, int32_t
                     int32_t request_ms);
 /* Clients may have other settings than before. */
 void ps_net_settled(ps_net *net);
+/* The thread serves receives as these say, of clients that are named after this: ps_net_settled has
+ * the others come to Python. Errors: PS_E_NO_MEMORY. */
+int ps_net_receive(ps_net *net, const ps_net_receives *receives, ps_error *error);
 /* After PS_NET_CLOSED: Python does not know it any more. */
 void ps_link_forget(ps_link *link);
 /* cdef end */

@@ -1,5 +1,6 @@
 /* The queues between a network thread and Python: what is asked, and what is told. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -234,6 +235,17 @@ void ps_net_renewing(ps_net *net) {
 
 void ps_net_settled(ps_net *net) {
     atomic_fetch_add(&net->nt_settings, 1);
+}
+
+int ps_net_receive(ps_net *net, const ps_net_receives *receives, ps_error *error) {
+    ps_net_receives *copy = malloc(sizeof *copy);
+    if (copy != NULL) {
+        *copy = *receives;
+        if (ps_net_ask_for(net, &(ps_net_ask){.kind = PS_ASK_RECEIVES, .data = (uint8_t *)copy}))
+            return 0;
+    }
+    ps_fail(error, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the limits of receives");
+    return -1;
 }
 
 void ps_link_client(ps_link *link, const char *client, int32_t attempts, int32_t fifo,

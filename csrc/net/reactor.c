@@ -233,6 +233,15 @@ static void go_on_with_tls(ps_net *net) {
             read_again(net->nt_links[i], PS_HELD_TLS);
 }
 
+static void set_reading(ps_link *link, bool on) {
+    if (on) {
+        read_again(link, PS_HELD_PYTHON);
+    } else if (link->lk_fd >= 0) {
+        link->lk_held |= PS_HELD_PYTHON;
+        ps_link_watch(link);
+    }
+}
+
 static void do_ask(ps_net *net, const ps_net_ask *ask) {
     ps_link *link = ask->link;
     switch (ask->kind) {
@@ -243,12 +252,7 @@ static void do_ask(ps_net *net, const ps_net_ask *ask) {
         if (link->lk_fd >= 0) ps_link_watch(link);
         break;
     case PS_ASK_READING:
-        if (ask->on) {
-            read_again(link, PS_HELD_PYTHON);
-        } else if (link->lk_fd >= 0) {
-            link->lk_held |= PS_HELD_PYTHON;
-            ps_link_watch(link);
-        }
+        set_reading(link, ask->on);
         break;
     case PS_ASK_TAKEN:
         read_again(link, PS_HELD_QUEUED);
@@ -286,6 +290,10 @@ static void do_ask(ps_net *net, const ps_net_ask *ask) {
         break;
     case PS_ASK_TLS:
         go_on_with_tls(net);
+        break;
+    case PS_ASK_RECEIVES:
+        memcpy(&net->nt_conf.receives, ask->data, sizeof net->nt_conf.receives);
+        free(ask->data);
         break;
     default:
         net->nt_protocol->ask(ask);

@@ -75,7 +75,7 @@ struct ps_link {
 /* What Python asks for, and other threads. */
 typedef struct ps_net_ask {
     enum { PS_ASK_WRITE, PS_ASK_READING, PS_ASK_CLOSE, PS_ASK_FORGET, PS_ASK_LOOK, PS_ASK_DEAF,
-           PS_ASK_TAKEN, PS_ASK_TLS,
+           PS_ASK_TAKEN, PS_ASK_TLS, PS_ASK_RECEIVES,
            /* From other threads of the port: a connection, an answer, a look at the budget. */
            PS_ASK_JOIN, PS_ASK_ANSWER, PS_ASK_POPPED, PS_ASK_SAFE, PS_ASK_WEIGH,
            /* Of HTTP/2. */

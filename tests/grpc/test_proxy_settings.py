@@ -11,6 +11,9 @@ import pytest
 
 pytest.importorskip("broker.grpc._http2")
 
+from calls_that_store import message
+from consuming import calls_of_python, codes, run, serving
+
 from broker import Broker
 from broker.grpc.proxy import Proxy
 from broker.grpc.settings import CLUSTER, LOCAL, ProxySettings
@@ -110,3 +113,66 @@ def test_a_file_that_is_read_again_changes_what_calls_look_at(
 
 async def _reload(proxy: Proxy) -> None:
     proxy.reload()
+
+
+LATE = {"grpcClientConsumerMinLongPollingTimeoutMillis": 100}
+
+
+def test_a_broker_reads_the_file_again_and_its_network_thread_serves_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check() -> None:
+        async with serving(tmp_path / "s", proxy=LATE) as raw:
+            raw.put("first")
+            await raw.take(invisible=15)  # the thread knows the client from here on
+            seen = calls_of_python(monkeypatch)
+            raw.put("second")
+            assert len(await raw.take(invisible=15)) == 1 and not seen
+            written(tmp_path, LATE | {"minInvisibleTimeMillsForRecv": 20_000})
+            raw.broker.reload()
+            refused, _ = await raw.receive(invisible=15)
+            assert codes(refused) == "ILLEGAL_INVISIBLE_TIME"
+            raw.put("third")
+            await raw.take(invisible=25)
+            seen.clear()
+            raw.put("fourth")
+            assert len(await raw.take(invisible=25)) == 1 and not seen
+            refused, _ = await raw.receive(invisible=15)
+            assert codes(refused) == "ILLEGAL_INVISIBLE_TIME"
+
+    run(check())
+
+
+def test_a_broker_that_reads_the_file_again_refuses_a_type_that_it_took(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with serving(tmp_path / "s", proxy={"enableTopicMessageTypeCheck": False}) as raw:
+            for _ in range(3):  # the network thread puts the later ones
+                answer = await raw.call("SendMessage", message("T", "FIFO", message_group="g"))
+                assert codes(answer.status) == "OK"
+            written(tmp_path, {})
+            raw.broker.reload()
+            answer = await raw.call("SendMessage", message("T", "FIFO", message_group="g"))
+            assert codes(answer.status) == "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"
+
+    run(check())
+
+
+def test_what_was_changed_while_it_ran_holds_in_the_next_role(tmp_path: Path) -> None:
+    """By a request or a file that was read again; a file with a mistake keeps no broker from its
+    role."""
+    conf = written(tmp_path, {"renewMaxTimeMillis": 1000})
+    with Broker(tmp_path / "s", listenPort=0, grpc_port=0, proxy_conf=conf, drain_s=0.1) as broker:
+
+        async def change() -> None:
+            port = broker.grpc_port
+            broker.services.settings.update({"fileReservedTime": 7, "deliveryMaxTps": 9})
+            written(tmp_path, {"renewMaxTimeMillis": 2000})
+            broker.reload()
+            written(tmp_path, "{")
+            await broker._restart(lambda: None)
+            now = broker.services.settings
+            assert (now["fileReservedTime"], now["deliveryMaxTps"]) == (7, 9)
+            assert broker.store.settings["fileReservedTime"] == 7
+            assert broker._options.proxy.renew_max_ms == 2000 and broker.grpc_port == port
+
+        broker.run(change())
