@@ -547,9 +547,20 @@ typedef struct ps_excerpt {
     int32_t queue_id;
     int32_t checks; /* PS_CHECK_ of csrc/format/record.h */
 } ps_excerpt;
-/* The messages of an excerpt as ps_read gives those of a queue; the records are copied. A record
- * that is not what its unit says, or is of another queue or offset, is passed over and counted
- * (damaged). min_offset and max_offset are those of the excerpt. NULL: no memory. */
+/* What a read takes of units that follow each other. */
+typedef struct ps_unit_choice {
+    int32_t first, last; /* of those that it takes; -1: it takes none */
+    int32_t looked;      /* how many it has looked at */
+    int64_t low, high;   /* bytes of the queue's log that it takes; equal: no unit leads anywhere */
+} ps_unit_choice;
+/* Chooses units by their tags codes and sizes, as far as the limits of the options go; NULL: all
+ * that lead to a record. */
+void ps_units_choose(const uint8_t *units, int32_t count, const ps_read_options *options,
+                     ps_unit_choice *out);
+/* The messages of an excerpt as ps_read gives those of a queue; the batch points into its bytes,
+ * which must stay until it is freed. A record that is not what its unit says, or is of another
+ * queue or offset, is passed over and counted (damaged). min_offset and max_offset are those of the
+ * excerpt. NULL: no memory. */
 ps_batch *ps_excerpt_read(const ps_excerpt *excerpt, const ps_read_options *options,
                           ps_error *error);
 void ps_batch_get(const ps_batch *batch, ps_batch_info *out);

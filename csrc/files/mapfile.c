@@ -93,21 +93,28 @@ ps_mapfile *ps_file_map(int fd, const char *path, int64_t size, ps_segment_view 
     return mf;
 }
 
-ps_mapfile *ps_mapfile_of_bytes(const uint8_t *bytes, int64_t len, int64_t base) {
-    size_t size = len > 0 ? (size_t)len : 1;
+ps_mapfile *ps_mapfile_over_bytes(const uint8_t *bytes, int64_t len, int64_t base) {
     ps_mapfile *mf = calloc(1, sizeof *mf);
-    uint8_t *copy = malloc(size);
-    if (mf == NULL || copy == NULL) {
+    if (mf == NULL) return NULL;
+    mf->mf_base = base;
+    mf->mf_size = len;
+    mf->mf_map = (uint8_t *)(uintptr_t)bytes;
+    mf->mf_borrowed = true;
+    mf->mf_fd = mf->mf_watch = mf->mf_slot = -1;
+    atomic_init(&mf->mf_refs, 1);
+    return mf;
+}
+
+ps_mapfile *ps_mapfile_of_bytes(const uint8_t *bytes, int64_t len, int64_t base) {
+    int64_t size = len > 0 ? len : 1;
+    uint8_t *copy = malloc((size_t)size);
+    ps_mapfile *mf = copy != NULL ? ps_mapfile_over_bytes(copy, size, base) : NULL;
+    if (mf == NULL) {
         free(copy);
-        free(mf);
         return NULL;
     }
     if (len > 0) memcpy(copy, bytes, (size_t)len);
-    mf->mf_base = base;
-    mf->mf_size = (int64_t)size;
-    mf->mf_map = copy;
-    mf->mf_fd = mf->mf_watch = mf->mf_slot = -1;
-    atomic_init(&mf->mf_refs, 1);
+    mf->mf_borrowed = false;
     return mf;
 }
 
@@ -119,9 +126,9 @@ ps_mapfile *ps_mapfile_ref(ps_mapfile *mf) {
 void ps_mapfile_unref(ps_mapfile *mf) {
     if (mf == NULL || atomic_fetch_sub_explicit(&mf->mf_refs, 1, memory_order_acq_rel) != 1) return;
     ps_sigbus_unwatch(mf->mf_watch);
-    if (mf->mf_io == NULL)
+    if (mf->mf_io == NULL && !mf->mf_borrowed)
         free(mf->mf_map);
-    else
+    else if (mf->mf_io != NULL)
         mf->mf_io->munmap(mf->mf_io, mf->mf_map, (size_t)mf->mf_size);
     if (mf->mf_fd >= 0) mf->mf_io->close(mf->mf_io, mf->mf_fd);
     free(mf->mf_path);

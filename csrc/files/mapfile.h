@@ -13,13 +13,14 @@
 struct ps_segments;
 
 struct ps_mapfile {
-    ps_io *mf_io; /* NULL: mf_map is a copy of bytes (ps_mapfile_of_bytes) */
+    ps_io *mf_io; /* NULL: mf_map is bytes that are not of a file */
     char *mf_path;
     int64_t mf_base; /* logical offset of the first byte */
     int64_t mf_size;
     uint8_t *mf_map;
     int mf_fd; /* -1 when not kept open */
     bool mf_writable;
+    bool mf_borrowed;            /* ps_mapfile_over_bytes */
     _Atomic bool mf_sparing;     /* see ps_mapfile_spare */
     _Atomic int64_t mf_wrote;    /* bytes written, from the start */
     _Atomic int64_t mf_flushed;  /* bytes known to be on the disk */
@@ -43,6 +44,8 @@ int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int
                     ps_mapfile **out, ps_error *e);
 /* A copy of bytes that are not of a file, in the place of one; NULL: no memory. */
 ps_mapfile *ps_mapfile_of_bytes(const uint8_t *bytes, int64_t len, int64_t base);
+/* The bytes themselves, which stay the caller's, and are there for longer than its references. */
+ps_mapfile *ps_mapfile_over_bytes(const uint8_t *bytes, int64_t len, int64_t base);
 ps_mapfile *ps_mapfile_ref(ps_mapfile *mf); /* ps_mapfile_unref: pystore.h */
 /* Sparing: after `from` (a multiple of the page) the system brings in a page at a time and none
  * ahead of it. */

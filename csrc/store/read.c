@@ -743,11 +743,34 @@ static bool excerpt_record(const ps_excerpt *p, const ps_mapfile *mf, int64_t of
            r->topic_len == p->topic_len && memcmp(r->topic, p->topic, (size_t)p->topic_len) == 0;
 }
 
+void ps_units_choose(const uint8_t *units, int32_t count, const ps_read_options *o,
+                     ps_unit_choice *c) {
+    static const ps_read_options all = {.max_messages = INT32_MAX, .max_bytes = INT64_MAX};
+    if (o == NULL) o = &all;
+    int32_t most = o->max_messages > 0 ? o->max_messages : DEFAULT_MESSAGES, taken = 0;
+    int64_t room = o->max_bytes > 0 ? o->max_bytes : DEFAULT_BYTES, total = 0, low = INT64_MAX;
+    *c = (ps_unit_choice){.first = -1, .last = -1};
+    for (int32_t i = 0; i < count; c->looked = ++i) {
+        ps_unit u;
+        ps_unit_get(units + (int64_t)i * PS_UNIT, &u);
+        if (u.size == PS_UNIT_NONE || !tag_wanted(o, u.tags_code)) continue;
+        if (taken == most || (taken > 0 && u.size > room - total)) break;
+        if (c->first < 0) c->first = i;
+        c->last = i;
+        taken++;
+        if (u.size <= 0 || u.physical < 0 || u.physical > INT64_MAX - u.size) continue;
+        total += u.size;
+        if (u.physical < low) low = u.physical;
+        if (u.physical + u.size > c->high) c->high = u.physical + u.size;
+    }
+    c->low = c->high > 0 ? low : 0;
+}
+
 ps_batch *ps_excerpt_read(const ps_excerpt *p, const ps_read_options *o, ps_error *e) {
     if (o == NULL) o = &default_options;
     int32_t most = o->max_messages > 0 ? o->max_messages : DEFAULT_MESSAGES;
     int64_t bytes = o->max_bytes > 0 ? o->max_bytes : DEFAULT_BYTES;
-    ps_mapfile *mf = ps_mapfile_of_bytes(p->records, p->len, p->base);
+    ps_mapfile *mf = ps_mapfile_over_bytes(p->records, p->len, p->base);
     ps_batch *b = ps_batch_new(most);
     int code = mf == NULL || b == NULL ? PS_E_NO_MEMORY : 0;
     int32_t i = 0;

@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "flat/flat.h"
 #include "format/record.h"
+#include "queues/consumequeue.h"
 #include "small_store.h"
 
 #define MESSAGES 90
@@ -108,6 +109,43 @@ static void test_damage_is_counted(void) {
     free(bytes);
 }
 
+static ps_unit_choice choice_of(const uint8_t *units, int32_t count, const ps_read_options *o) {
+    ps_unit_choice c;
+    ps_units_choose(units, count, o, &c);
+    return c;
+}
+
+static void test_units_are_chosen_within_limits(void) {
+    ps_flat f;
+    uint8_t *bytes = make_segment(&f), *units = bytes + f.records;
+    ps_unit second;
+    ps_unit_get(units + PS_UNIT, &second);
+    ps_unit_choice c = choice_of(units, f.count, NULL);
+    CHECK(c.first == 0 && c.last == f.count - 1 && c.looked == f.count);
+    CHECK(c.low == BASE && c.high == BASE + f.records);
+    ps_read_options two = {.max_messages = 2}, bytes_of_one = {.max_messages = 9, .max_bytes = 1};
+    c = choice_of(units, f.count, &two);
+    CHECK(c.last == 1 && c.looked == 2 && c.high == second.physical + second.size);
+    c = choice_of(units, f.count, &bytes_of_one);
+    CHECK(c.last == 0 && c.looked == 1 && c.high == second.physical);
+    const int32_t other = 1;
+    ps_read_options tagged = {.max_messages = 9, .tag_hashes = &other, .tag_count = 1};
+    c = choice_of(units, f.count, &tagged);
+    CHECK(c.first == -1 && c.looked == f.count && c.low == 0 && c.high == 0);
+    be32_put(units + 8, PS_UNIT_NONE);
+    c = choice_of(units, f.count, &two);
+    CHECK(c.first == 1 && c.last == 2 && c.low == second.physical);
+    free(bytes);
+}
+
+static void test_units_that_lie_lead_nowhere(void) {
+    uint8_t units[3 * PS_UNIT];
+    const ps_unit lies[] = {{INT64_MAX - 5, 100, 0}, {-7, 100, 0}, {50, -3, 0}};
+    for (int i = 0; i < 3; i++) ps_unit_put(units + i * PS_UNIT, &lies[i]);
+    ps_unit_choice c = choice_of(units, 3, NULL);
+    CHECK(c.first == 0 && c.last == 2 && c.low == 0 && c.high == 0);
+}
+
 static void test_a_moved_record_has_its_sum(void) {
     uint8_t record[400];
     const char *why;
@@ -131,6 +169,8 @@ int main(void) {
     small_store_make(root, 32 << 10, 400, "topic-a", MESSAGES, 300);
     test_a_segment_is_its_queue();
     test_damage_is_counted();
+    test_units_are_chosen_within_limits();
+    test_units_that_lie_lead_nowhere();
     test_a_moved_record_has_its_sum();
     check_remove(root);
     return check_end("test_flat");

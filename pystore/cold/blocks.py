@@ -13,26 +13,31 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pystore.cold.disk import DiskBlocks
 from pystore.cold.objects import ObjectStore
 
-__all__ = ["BlockCache"]
+__all__ = ["BLOCK", "RUN_BYTES", "BlockCache"]
 
 BLOCK = 1 << 20
-#: Blocks ahead of who reads on.
-_AHEAD = 4
+#: Blocks that are fetched by one request ahead of who reads on.
+_RUN = 4
+RUN_BYTES = _RUN * BLOCK
 
 
 class BlockCache:
     """Blocks of an object store's objects. room: bytes that it keeps in memory, at most. disk: for
-    more of them, which is the caller's to close."""
+    more of them, which is the caller's to close. ahead: requests that are on their way for who
+    reads on."""
 
     def __init__(
-        self, objects: ObjectStore, room: int = 32 << 20, disk: DiskBlocks | None = None
-    ) -> None:
+        self, objects: ObjectStore, room: int = 32 << 20, disk: DiskBlocks | None = None,
+        ahead: int = 1,
+    ) -> None:  # fmt: skip
         self._objects = objects
         self._disk = disk
         self._room = room
+        self._ahead = ahead
         self._lock = threading.Lock()
         self._blocks: OrderedDict[tuple[str, int], Future[bytes]] = OrderedDict()
         self._pool: ThreadPoolExecutor | None = None
+        self._later: set[tuple[str, range]] = set()  # what the pool will fetch
         self.requests = 0
 
     def get(self, key: str, start: int, end: int, size: int, *, on: bool = False) -> bytes:
@@ -43,11 +48,16 @@ class BlockCache:
         first, last = start // BLOCK, (end - 1) // BLOCK
         blocks = self._blocks_of(key, range(first, last + 1), size)
         if on:
-            self._fetch_ahead(key, range(last + 1, min(last + 1 + _AHEAD, -(-size // BLOCK))), size)
-        data = [each.result() for each in blocks]
-        if len(data) == 1:
-            return data[0][start - first * BLOCK : end - first * BLOCK]
-        return b"".join(data)[start - first * BLOCK : end - first * BLOCK]
+            self._fetch_ahead(key, last, size)
+        low, high = start - first * BLOCK, end - last * BLOCK
+        if first == last:
+            return blocks[0].result()[low:high]
+        data = [memoryview(each.result()) for each in blocks]
+        return b"".join((data[0][low:], *data[1:-1], data[-1][:high]))
+
+    def prepare(self, key: str, start: int, end: int, size: int) -> None:
+        """Fetches bytes [start, end) meanwhile: who reads on comes there soon."""
+        self._fetch_later(key, range(start // BLOCK, (end - 1) // BLOCK + 1), size)
 
     def _blocks_of(self, key: str, numbers: range, size: int) -> list[Future[bytes]]:
         """Returns the blocks; those that nobody has asked for yet are fetched by one request for
@@ -99,18 +109,28 @@ class BlockCache:
                 raise
             return
         for i, (number, block) in enumerate(run):
-            part = data[i * BLOCK : (i + 1) * BLOCK]
+            part = bytes(data[i * BLOCK : (i + 1) * BLOCK])
             block.set_result(part)
             if self._disk is not None:
                 self._disk.put((key, number), part)
 
-    def _fetch_ahead(self, key: str, numbers: range, size: int) -> None:
+    def _fetch_ahead(self, key: str, last: int, size: int) -> None:
+        """Fetches the rest of the run with a block, and the runs after it."""
+        end, run = -(-size // BLOCK), last // _RUN
+        for start in (last + 1, *range((run + 1) * _RUN, (run + 1 + self._ahead) * _RUN, _RUN)):
+            if start < end and (key, start) not in self._blocks:
+                self._fetch_later(key, range(start, min((start // _RUN + 1) * _RUN, end)), size)
+
+    def _fetch_later(self, key: str, numbers: range, size: int) -> None:
+        run = key, numbers
+        if run in self._later:
+            return
         with self._lock:
-            missing = [number for number in numbers if (key, number) not in self._blocks]
-            if missing and self._pool is None:
-                self._pool = ThreadPoolExecutor(2, "pystore-ahead")
-        if missing and self._pool is not None:
-            self._pool.submit(self._blocks_of, key, range(missing[0], missing[-1] + 1), size)
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._ahead + 1, "pystore-ahead")
+        self._later.add(run)
+        done = self._pool.submit(self._blocks_of, key, numbers, size)
+        done.add_done_callback(lambda _: self._later.discard(run))
 
     def forget(self, key: str) -> None:
         """Drops what is kept of an object: it looked damaged, and another answer may be right."""
@@ -120,8 +140,9 @@ class BlockCache:
         if self._disk is not None:
             self._disk.forget(key)
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = False) -> None:
+        """Ends it. wait: until what is on its way has come."""
         if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool.shutdown(wait=wait, cancel_futures=not wait)
         with self._lock:
             self._blocks.clear()

@@ -15,9 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from pystore.cold.buffers import BufferPool
 from pystore.cold.failures import NotATier, TierDamaged, TierUnreachable
 from pystore.errors import BadArgument
 from pystore.files import FILE_MODE, make_folders, new_file, sync_folder
+from pystore.format.records import Buffer
 
 __all__ = ["ObjectStore", "StoredObject", "address_of", "is_address", "open_objects"]
 
@@ -26,6 +28,8 @@ _ADDRESS = re.compile(r"(s3a?|gs|az|abfss?|adl|azure|https?|memory):/{1,3}(?=\S)
 _TEMPORARY = ".part"
 #: How often obstore asks again, and for how long, before the caller hears of it.
 _RETRIES, _RETRY_S, _ANSWER_S = 5, 30, 30
+#: Ranges from so many bytes on are taken as they come, in pieces of so many.
+_STREAMED, _CHUNK = 1 << 20, 1 << 16
 
 
 class StoredObject(NamedTuple):
@@ -45,7 +49,7 @@ class ObjectStore(Protocol):
 
     address: str
 
-    def get(self, key: str, start: int, end: int) -> bytes:
+    def get(self, key: str, start: int, end: int) -> Buffer:
         """Returns the bytes [start, end) of an object."""
 
     def put_new(self, key: str, data: bytes | bytearray) -> bool:
@@ -102,8 +106,9 @@ class FolderObjects:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.address = str(root)
+        self._buffers = BufferPool()
 
-    def get(self, key: str, start: int, end: int) -> bytes:
+    def get(self, key: str, start: int, end: int) -> Buffer:
         path = self.root / _checked(key)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -111,13 +116,14 @@ class FolderObjects:
             raise TierDamaged("an object is not there", str(path)) from None
         except OSError as failed:
             raise _unreachable(failed, str(path)) from failed
+        data = self._buffers.take(max(0, end - start))
         try:
-            data = _pread(fd, start, end)
+            size = _read_into(data, fd, start)
         except OSError as failed:
             raise _unreachable(failed, str(path)) from failed
         finally:
             os.close(fd)
-        return _whole(data, start, end, str(path))
+        return _whole(data[:size].toreadonly(), start, end, str(path))
 
     def put_new(self, key: str, data: bytes | bytearray) -> bool:
         path = self.root / _checked(key)
@@ -172,19 +178,16 @@ class FolderObjects:
                 raise _unreachable(failed, key) from failed
 
 
-def _pread(fd: int, start: int, end: int) -> bytes:
-    pieces = []
-    while start < end:
-        piece = os.pread(fd, end - start, start)
-        if not piece:
-            break
-        pieces.append(piece)
-        start += len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+def _read_into(data: memoryview, fd: int, start: int) -> int:
+    """Fills as much of it as the file has from `start` on; returns how much."""
+    at = 0
+    while at < len(data) and (size := os.preadv(fd, [data[at:]], start + at)):
+        at += size
+    return at
 
 
-def _whole(data: bytes, start: int, end: int, where: str) -> bytes:
-    if len(data) != end - start:
+def _whole(data: memoryview, start: int, end: int, where: str) -> memoryview:
+    if len(data) != max(0, end - start):
         raise TierDamaged(f"an object has {len(data)} bytes from {start}, not {end - start}", where)
     return data
 
@@ -245,22 +248,38 @@ class RemoteObjects:
         self._obstore = obstore
         self._store = store
         self._prefix = prefix
+        self._buffers = BufferPool()
         self.address = address
 
     def _key(self, key: str) -> str:
         return self._prefix + _checked(key)
 
-    def get(self, key: str, start: int, end: int) -> bytes:
+    def get(self, key: str, start: int, end: int) -> Buffer:
         where = f"{self.address}/{key}"
         if end <= start:
             return b""
         try:
-            data = self._obstore.get_range(self._store, self._key(key), start=start, end=end)
+            if end - start < _STREAMED:
+                data = self._obstore.get_range(self._store, self._key(key), start=start, end=end)
+            else:
+                data = self._stream(key, start, end)
         except FileNotFoundError:
             raise TierDamaged("an object is not there", where) from None
         except self._obstore.exceptions.BaseError as failed:
             raise _unreachable(failed, where) from failed
-        return _whole(bytes(data), start, end, where)
+        return _whole(memoryview(data).toreadonly(), start, end, where)
+
+    def _stream(self, key: str, start: int, end: int) -> memoryview:
+        """Returns what comes of a range, in memory that is used again: in one piece obstore would
+        take twice as much, and new memory each time."""
+        options = {"range": (start, end)}
+        data, at = self._buffers.take(end - start), 0
+        answer = self._obstore.get(self._store, self._key(key), options=options)
+        for chunk in answer.stream(min_chunk_size=_CHUNK):
+            piece = memoryview(chunk)[: len(data) - at]
+            data[at : at + len(piece)] = piece
+            at += len(piece)
+        return data[:at]
 
     def put_new(self, key: str, data: bytes | bytearray) -> bool:
         errors = self._obstore.exceptions

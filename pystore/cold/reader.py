@@ -12,15 +12,17 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pystore.cold.blocks import BlockCache
+from pystore.cold.blocks import RUN_BYTES, BlockCache
 from pystore.cold.failures import TierDamaged
 from pystore.cold.manifest import Row
 from pystore.cold.objects import address_of
 from pystore.cold.segment import (
     check_segment,
+    choose_units,
     crc_of,
     encloses,
     excerpt,
@@ -30,7 +32,8 @@ from pystore.cold.segment import (
 )
 from pystore.cold.tier import Extent, Place, QueueSpan, TierView, open_tier
 from pystore.errors import NotFound, ReadOnly, StoreClosed
-from pystore.format.units import NO_RECORD, UNIT, units_of
+from pystore.format.records import Buffer
+from pystore.format.units import UNIT, units_of
 from pystore.metadata import Metadata
 from pystore.native import ffi, lib, utf8
 from pystore.settings import load
@@ -47,8 +50,12 @@ _FAR = (1 << 63) - 1
 _DEFAULT_BYTES = 128 << 20
 #: Units that a filtered read looks at before it gives up, as the core's reads do.
 _LEAST_UNITS = 800
-#: Whole segments fetched ahead of who reads all, and segments whose keys are looked at at once.
-_AHEAD, _KEYS_AT_ONCE = 2, 48
+#: Bytes of whole segments that who reads all has, or that are on their way, and so many at once.
+_AHEAD, _AT_ONCE = 36 << 20, 4
+#: Requests on their way for who reads a queue message by message, and units of the next segment.
+_RUNS_AHEAD, _UNITS_AHEAD = 3, 4096
+#: Segments whose keys are looked at at once.
+_KEYS_AT_ONCE = 48
 _FOLLOW_S = 1.0
 
 
@@ -68,17 +75,18 @@ class QueuePiece(NamedTuple):
         """Returns the part of it within offsets [first, end), which is not empty."""
         first, end = max(first, self.first), min(end, self.end)
         units = self.units[(first - self.first) * UNIT.size : (end - self.first) * UNIT.size]
-        low, high = _reach(units)
-        records = self.records[low - self.base : high - self.base]
-        return QueuePiece(self.topic, self.queue, first, end, low, records, units)
+        reach = choose_units(units)
+        records = self.records[reach.low - self.base : reach.high - self.base]
+        return QueuePiece(self.topic, self.queue, first, end, reach.low, records, units)
 
 
-def _reach(units: bytes | memoryview) -> tuple[int, int]:
-    """Returns the bytes [from, to) of the queue's log that units lead to; the order of records is
-    that of units in whatever is sound."""
-    found = list(units_of(bytes(units)))
-    low = min(place for place, _, _ in found)
-    return low, max(place + size for place, size, _ in found)
+class _ReadingOn(NamedTuple):
+    """Where a read of a queue has ended: who goes on there reads on. near_end: what comes after the
+    extent was asked for already."""
+
+    offset: int
+    extent: Extent
+    near_end: bool
 
 
 class ColdReader(Reader):
@@ -115,10 +123,10 @@ class ColdReader(Reader):
         self.address = address_of(path)
         self.report: RecoveryReport = report_of(ffi.new("ps_report *"))
         self._keep_calls()
-        self._blocks = BlockCache(tier.objects) if blocks is None else blocks
+        self._blocks = BlockCache(tier.objects, ahead=_RUNS_AHEAD) if blocks is None else blocks
         self._spans: dict[tuple[str, int], QueueSpan] = {}
         self._all = False
-        self._reads_on: dict[tuple[str, int], int] = {}
+        self._cursors: dict[tuple[str, int], _ReadingOn] = {}
         self._open = True
 
     # ---- life ----
@@ -218,6 +226,7 @@ class ColdReader(Reader):
     def look_again(self) -> None:
         """Takes over what others have found of the tier meanwhile."""
         self._spans, self._all = {}, False
+        self._cursors = {}
 
     def view(self) -> int:
         """Returns 0: what others have written shows in a listing alone."""
@@ -251,17 +260,34 @@ class ColdReader(Reader):
         status, at = _within(span, offset)
         if status is not None:
             return _nothing(status, at, span.start, span.end)
-        extent = next(self.tier.extents(topic, queue, offset, span.end), None)
+        cursor = self._cursors.get((topic, queue))
+        on = cursor is not None and cursor.offset == offset
+        extent: Extent | None
+        if cursor is not None and cursor.extent.first <= offset < cursor.extent.end:
+            extent, near = cursor.extent, cursor.near_end
+        else:
+            extent, near = next(self.tier.extents(topic, queue, offset, span.end), None), False
         if extent is None or extent.first > offset:  # a hole
             beyond = span.end if extent is None else extent.first
             return _nothing(GetStatus.MESSAGE_WAS_REMOVING, beyond, span.start, span.end)
-        on = self._reads_on.get((topic, queue)) == offset
         batch = self._read_extent(extent, (topic, queue), offset, options, on)
-        self._reads_on[topic, queue] = batch.next_offset
+        at = batch.next_offset
+        if on and not near and at >= extent.first + extent.count // 2:
+            near = True
+            self._prepare(topic, queue, extent.end, span.end)
+        self._cursors[topic, queue] = _ReadingOn(at, extent, near)
         batch.min_offset, batch.max_offset = span.start, span.end
         if batch.damaged:
             self._log_damage(topic, queue, batch)
         return batch
+
+    def _prepare(self, topic: str, queue: int, offset: int, end: int) -> None:
+        """Fetches meanwhile what a read of an offset will need."""
+        for extent in islice(self.tier.extents(topic, queue, offset, end), 1):
+            units = extent.at, extent.at + _UNITS_AHEAD * UNIT.size
+            self._blocks.prepare(extent.key, units[0], min(units[1], extent.whole), extent.whole)
+            if extent.row is not None:
+                self._blocks.prepare(extent.key, 0, min(RUN_BYTES, extent.whole), extent.whole)
 
     def _read_extent(
         self, extent: Extent, place: tuple[str, int], offset: int, options: Any, on: bool
@@ -271,31 +297,24 @@ class ColdReader(Reader):
         count = min(extent.end - offset, max(most, _LEAST_UNITS) if filtered else most)
         at = extent.at + (offset - extent.first) * UNIT.size
         units = self._blocks.get(extent.key, at, at + count * UNIT.size, extent.whole)
-        wanted, looked = _wanted(units, options)
-        if not wanted:
-            return _nothing(GetStatus.NO_MATCHED_MESSAGE, offset + looked, 0, 0)
-        first, last = wanted
-        part = units[first * UNIT.size : (last + 1) * UNIT.size]
-        batch = self._fetch_excerpt(extent, place, offset + first, part, options, on)
+        choice = choose_units(units, options)
+        if choice.first < 0:
+            return _nothing(GetStatus.NO_MATCHED_MESSAGE, offset + choice.looked, 0, 0)
+        first, last = offset + choice.first, offset + choice.last
+        part = units[choice.first * UNIT.size : (choice.last + 1) * UNIT.size]
+        records = self._log_bytes(extent.log, choice.low, choice.high, on)
+        summed = self.tier.summed
+        batch = excerpt(records, choice.low, part, first, place, options, summed=summed)
         if batch.damaged:  # what came may have been wrong, and not what is there
             for each in extent.log:
                 self._blocks.forget(each.key)
-            batch = self._fetch_excerpt(extent, place, offset + first, part, options, False)
-        if batch.next_offset == offset + last + 1:
-            batch.next_offset = offset + looked  # the units after it are of other tags
+            records = self._log_bytes(extent.log, choice.low, choice.high, False)
+            batch = excerpt(records, choice.low, part, first, place, options, summed=summed)
+        if batch.next_offset == last + 1:
+            batch.next_offset = offset + choice.looked  # the units after it are of other tags
         return batch
 
-    def _fetch_excerpt(
-        self, extent: Extent, place: tuple[str, int], first: int, units: bytes, options: Any,
-        on: bool,
-    ) -> Batch:  # fmt: skip
-        low, high = _reach(units)
-        base, records = self._log_bytes(extent.log, low, high, on)
-        return excerpt(records, base, units, first, place, options, summed=self.tier.summed)
-
-    def _log_bytes(
-        self, log: tuple[Place, ...], low: int, high: int, on: bool
-    ) -> tuple[int, bytes]:
+    def _log_bytes(self, log: tuple[Place, ...], low: int, high: int, on: bool) -> bytes:
         """Returns the bytes [low, high) of a queue's log as far as they are there."""
         pieces: list[bytes] = []
         at = low
@@ -306,7 +325,7 @@ class ColdReader(Reader):
             start, to = at - each.base, min(high, end) - each.base
             pieces.append(self._blocks.get(each.key, start, to, each.whole, on=on))
             at = each.base + to
-        return low, pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def units(
         self, topic: str, queue: int, offset: int = 0, count: int = 4096
@@ -367,13 +386,16 @@ class ColdReader(Reader):
 
         Raises: TierDamaged, TierUnreachable."""
         waiting: deque[tuple[QueueSpan, Extent, Future[QueuePiece]]] = deque()
-        with ThreadPoolExecutor(_AHEAD, "pystore-segments") as pool:
+        ahead = 0
+        with ThreadPoolExecutor(_AT_ONCE, "pystore-segments") as pool:
             try:
                 for span, extent in self._extents(topic, queue, start, end, time_min, time_max):
+                    ahead += _weight(extent)
+                    while waiting and ahead > _AHEAD:
+                        ahead -= _weight(waiting[0][1])
+                        yield _cut(waiting.popleft(), start, end)
                     fetched = pool.submit(self._piece, span.topic, span.queue, extent)
                     waiting.append((span, extent, fetched))
-                    if len(waiting) > _AHEAD:
-                        yield _cut(waiting.popleft(), start, end)
                 while waiting:
                     yield _cut(waiting.popleft(), start, end)
             finally:
@@ -407,15 +429,15 @@ class ColdReader(Reader):
             return QueuePiece(topic, queue, row.first, row.end, row.base,
                          memoryview(data)[: row.records], units)  # fmt: skip
         raw = self.tier.objects.get(extent.key, extent.at, extent.at + extent.count * UNIT.size)
-        low, high = _reach(raw)
-        base, records = self._log_bytes(extent.log, low, high, False)
-        if len(records) < high - low:
+        reach = choose_units(raw)
+        records = self._log_bytes(extent.log, reach.low, reach.high, False)
+        missing = reach.high - reach.low - len(records)
+        if missing:
             raise TierDamaged(
-                f"units of {topic}/{queue} lead to {high - low - len(records)} bytes of its log"
-                " that are not there",
+                f"units of {topic}/{queue} lead to {missing} bytes of its log that are not there",
                 self.address,
             )
-        return QueuePiece(topic, queue, extent.first, extent.end, base, memoryview(records),
+        return QueuePiece(topic, queue, extent.first, extent.end, reach.low, memoryview(records),
                      memoryview(raw))  # fmt: skip
 
     def timed(
@@ -511,7 +533,7 @@ class ColdReader(Reader):
             table = self._key_table(extent, row, 0, row.keys)
         return list(numbers_of(table, crc))
 
-    def _key_table(self, extent: Extent, row: Row, low: int, high: int) -> bytes:
+    def _key_table(self, extent: Extent, row: Row, low: int, high: int) -> Buffer:
         start = row.records + row.count * UNIT.size
         size = int(lib.PS_FLAT_KEY)
         return self.tier.objects.get(extent.key, start + low * size, start + high * size)
@@ -526,6 +548,11 @@ class ColdReader(Reader):
             time.sleep(_FOLLOW_S)
             self.refresh()
         return batch
+
+
+def _weight(extent: Extent) -> int:
+    """Returns the bytes of memory that it takes; of upstream's that is not known before."""
+    return extent.whole if extent.row is not None else _AHEAD // 2
 
 
 def _cut(fetched: tuple[QueueSpan, Extent, Future[QueuePiece]], start: int, end: int) -> QueuePiece:
@@ -554,26 +581,6 @@ def _nothing(status: GetStatus, at: int, low: int, high: int) -> Batch:
     batch.status, batch.next_offset = status, at
     batch.min_offset, batch.max_offset = low, high
     return batch
-
-
-def _wanted(units: bytes, options: Any) -> tuple[tuple[int, int] | None, int]:
-    """Returns the first and the last unit that a read takes, None for none of them; and how many
-    units it has looked at."""
-    hashes = set(ffi.unpack(options.tag_hashes, options.tag_count)) if options.tag_count else None
-    room = options.max_bytes or _DEFAULT_BYTES
-    first = last = -1
-    taken = total = looked = 0
-    for number, (_, size, code) in enumerate(units_of(units)):
-        if size == NO_RECORD or (hashes is not None and code not in hashes):
-            looked = number + 1
-            continue
-        total += size
-        if taken == options.max_messages or (taken and total > room):
-            break
-        looked = number + 1
-        first, last = number if first < 0 else first, number
-        taken += 1
-    return (None if first < 0 else (first, last)), looked
 
 
 def _has_key(message: Message, key: str) -> bool:

@@ -199,7 +199,7 @@ def _left(
         if (named is not None and each.key not in named) or each.size > SEGMENT_MAX:
             continue
         try:
-            data = tier.objects.get(each.key, 0, each.size)
+            data = bytes(tier.objects.get(each.key, 0, each.size))
         except TierDamaged:
             continue
         for message in _records(data, int(each.key[-20:]), place, summed=tier.summed):

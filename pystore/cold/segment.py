@@ -14,7 +14,8 @@ from pystore.format.units import UNIT
 from pystore.native import ffi, lib
 from pystore.store._messages import Batch
 
-__all__ = ["check_segment", "crc_of", "excerpt", "key_slice", "make_segment", "units_of_row"]
+__all__ = ["check_segment", "choose_units", "crc_of", "excerpt", "key_slice", "make_segment",
+           "units_of_row"]  # fmt: skip
 
 _TAIL = struct.Struct(">qqiiIiIq")
 _KEY = struct.Struct(">II")
@@ -68,7 +69,7 @@ def excerpt(
     records: Buffer, base: int, units: Buffer, first: int, place: tuple[str, int], options: Any,
     *, summed: bool = True,
 ) -> Batch:  # fmt: skip
-    """Returns messages of an excerpt of a queue.
+    """Returns messages of an excerpt of a queue, which point into `records`.
 
     base: what units call the first byte of `records`. first: queue offset of the first unit.
     place: topic and queue of all records. options: ``ps_read_options *``. summed: whether the sums
@@ -89,7 +90,16 @@ def excerpt(
     batch = lib.ps_excerpt_read(raw, options, error)
     if batch == ffi.NULL:
         raise OutOfMemory("no memory for a batch")
-    return Batch(batch)
+    return Batch(batch, keep)
+
+
+def choose_units(units: Buffer, options: Any = ffi.NULL) -> Any:
+    """Returns what a read takes of units: a ``ps_unit_choice``. options: ``ps_read_options *``;
+    without them all units that lead to a record."""
+    choice = ffi.new("ps_unit_choice *")
+    raw = ffi.from_buffer("uint8_t[]", units)
+    lib.ps_units_choose(raw, len(units) // UNIT.size, options, choice)
+    return choice
 
 
 # ---- keys ----

@@ -260,7 +260,7 @@ class Tier:
         where = f"{self.objects.address}/{key}"
         if listed[1] > MANIFEST_MAX:
             raise TierDamaged(f"a manifest has {listed[1]} bytes", where)
-        data = self.objects.get(key, 0, listed[1])
+        data = bytes(self.objects.get(key, 0, listed[1]))
         self._known[place] = found_now = parse_manifest(data, topic, queue, listed[0], where)
         return found_now
 
@@ -298,7 +298,7 @@ class Tier:
         key = page_key(topic, queue, page.number)
         rows = self._pages.get(key)
         if rows is None:
-            data = self.objects.get(key, 0, page.size)
+            data = bytes(self.objects.get(key, 0, page.size))
             rows = parse_page(data, page, f"{self.objects.address}/{key}")
             self._pages[key] = rows
         return rows

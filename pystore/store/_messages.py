@@ -251,8 +251,10 @@ class Batch(Sequence[Message]):
         "suggest_slave",
     )
 
-    def __init__(self, handle: Any) -> None:
-        self._handle = ffi.gc(handle, lib.ps_batch_free)
+    def __init__(self, handle: Any, memory: Any = None) -> None:
+        """Takes a ``ps_batch``. memory: what it points into, if not a store: kept as long as it."""
+        free = lib.ps_batch_free
+        self._handle = ffi.gc(handle, free if memory is None else lambda raw, _=memory: free(raw))
         self._info = info = ffi.new("ps_batch_info *")
         lib.ps_batch_get(handle, info)
         (

@@ -140,7 +140,7 @@ class Lying:
         return getattr(self._objects, name)
 
     def get(self, key: str, start: int, end: int) -> bytes:
-        data = self._objects.get(key, start, end)
+        data = bytes(self._objects.get(key, start, end))
         if self.times > 0 and "COMMIT_LOG" in key:
             self.times -= 1
             return self._lie(data)
