@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 
 import pytest
 from liting import GROUP, PARENT, lite_broker
 from popping import records
 from scrapes import scrape, value
+from snapshots import snapshot
 from waiting import until_async
 
 from broker.processors.lite import LiteProcessor
@@ -441,7 +441,7 @@ async def test_what_is_acknowledged_stays_so_after_a_kill(store_path, tmp_path, 
             answer = await lt.pop(most=1, poll=60_000)
             assert (await lt.ack("a", offset, answer)).code == 0
         assert lt.committed("a") == 3
-        shutil.copytree(store_path, tmp_path / "killed")
+        snapshot(store_path, tmp_path / "killed")
     if role == "SYNC_MASTER":
         for suffix in ("json", "journal"):
             (tmp_path / "killed" / "config" / f"consumerOrderInfo.{suffix}").unlink(missing_ok=True)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import shutil
 import tarfile
 import time
 import warnings
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from popping import popping, records
+from snapshots import snapshot
 from waiting import BOUND_S, until_async
 
 import pystore
@@ -82,7 +82,7 @@ async def test_a_crash_between_a_pop_and_the_saving_of_offsets_hands_nothing_out
         await p.ack(found[0][0])
         p.broker.store.flush()
         copy = store_path.with_name("crashed")
-        shutil.copytree(store_path, copy)
+        snapshot(store_path, copy)
     async with popping(copy) as p:
         assert p.broker.services.offsets.get("g", "T", 0) == 2
         assert [body for _, _, body in await p.handles()] == [b"c"]
@@ -93,7 +93,7 @@ async def test_a_crash_between_a_pop_and_the_saving_of_offsets_hands_nothing_out
 
 def copy_up_to(store_path, copy, message):
     """A copy of a store of one segment, killed right after it put this message."""
-    shutil.copytree(store_path, copy)
+    snapshot(store_path, copy)
     with open(copy / "commitlog" / f"{0:020}", "r+b") as log:
         size, end = log.seek(0, os.SEEK_END), message.physical_offset + message.size
         log.seek(end)
@@ -142,7 +142,7 @@ async def test_nothing_of_a_deleted_name_comes_back_after_a_restart(store_path, 
             assert (await p.pop()).code == 210
         assert len(p.pop_service.points) == 0
         p.broker.store.flush()
-        shutil.copytree(store_path, store_path.with_name("crashed"))
+        snapshot(store_path, store_path.with_name("crashed"))
     async with popping(store_path.with_name("crashed")) as p:
         assert len(p.pop_service.points) == 0
         p.shift(30_000)
@@ -243,7 +243,7 @@ async def test_a_crash_before_a_new_group_is_written_loses_none_of_its_messages(
         p.broker.services.groups._rows._soon = lambda: None
         await p.handles(invisible=20_000)
         p.broker.store.flush()
-        shutil.copytree(store_path, store_path.with_name("crashed"))
+        snapshot(store_path, store_path.with_name("crashed"))
     async with popping(store_path.with_name("crashed")) as p:
         p.shift(21_000)
         assert [body for _, _, body in await p.handles(poll=10_000)] == [b"a"]
@@ -258,7 +258,7 @@ async def test_a_reset_is_not_undone_by_a_crash(store_path):
         offsets.reset("g", "T", 0, 1)
         await offsets.persist()
         assert p.broker.store.metadata.offsets_mark() > 0
-        shutil.copytree(store_path, store_path.with_name("crashed"))
+        snapshot(store_path, store_path.with_name("crashed"))
     async with popping(store_path.with_name("crashed")) as p:
         assert [body for _, _, body in await p.handles()] == [b"b", b"c"]
 
@@ -387,7 +387,7 @@ async def test_a_crash_forgets_no_ordered_batch_and_no_acknowledgement_of_it(sto
         await p.ack(found[2][0])
         p.broker.store.flush()
         copy = store_path.with_name("crashed")
-        shutil.copytree(store_path, copy)
+        snapshot(store_path, copy)
         with open(copy / "config" / "consumerOrderInfo.journal", "ab") as journal:
             journal.write(b'{"topic":"T","gro')  # the last line was not written whole
     async with popping(store_path.with_name("crashed")) as p:
@@ -402,7 +402,7 @@ async def test_a_crash_forgets_no_ordered_batch_and_no_acknowledgement_of_it(sto
         saved = path / "consumerOrderInfo.json"
         saved.write_bytes(b'{"table":{}}')
         assert p.pop_service.order.changed
-        shutil.copytree(path.parent, store_path.with_name("upstream"))
+        snapshot(path.parent, store_path.with_name("upstream"))
     async with popping(store_path.with_name("upstream")) as p:
         assert [body for _, _, body in await p.handles(order="true")] == [b"3", b"4"]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from pairs import SMALL, master_of, send, slave_of, until_alike
+from snapshots import snapshot
 from waiting import until
 
 from broker import Broker
@@ -98,7 +99,7 @@ def test_a_slave_that_was_killed_is_opened_as_a_master(names: str, tmp_path: Pat
             until_alike(master, slave)
             until(lambda: slave.services.topics.get("orders") is not None, "the topic")
             slave.run(slave.services.topics.settled())  # else it would have the default queues
-            shutil.copytree(tmp_path / "s", tmp_path / "killed")
+            snapshot(tmp_path / "s", tmp_path / "killed")
     assert os.path.lexists(tmp_path / "killed" / "abort")
     with Broker(tmp_path / "killed", **SMALL) as promoted:
         send(promoted, 10)

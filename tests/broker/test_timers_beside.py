@@ -9,6 +9,7 @@ import struct
 import time
 
 import pytest
+from snapshots import snapshot
 from test_timers import HOUR_MS, SMALL, arrived, timed, until
 from waiting import BOUND_S
 
@@ -312,7 +313,7 @@ async def test_a_folder_copied_while_it_is_open_is_found_again(store_path, tmp_p
         t.schedule.shift_clock(60_020)
         await until(t.arrived)
         await t.schedule.save_timers()
-        shutil.copytree(t.broker.store.path, copy, ignore=shutil.ignore_patterns("lock"))
+        snapshot(t.broker.store.path, copy)
     async with timed(copy) as t:
         t.schedule.shift_clock(HOUR_MS)
         await until(lambda: len(t.arrived()) == 50)

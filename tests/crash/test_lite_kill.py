@@ -124,9 +124,9 @@ class Client:
     async def subscribe(self, action, names):
         row = {"action": action, "clientId": self.id, "group": self.group, "topic": "chat",
                "liteTopicSet": names}  # fmt: skip
-        answer = await self.ask(
-            Code.LITE_SUBSCRIPTION_CTL, mqjson.dumps({"subscriptionSet": [row]})
-        )
+        body = mqjson.dumps({"subscriptionSet": [row]})
+        while (answer := await self.ask(Code.LITE_SUBSCRIPTION_CTL, body)).code in self.may_refuse:
+            await asyncio.sleep(0.05)
         assert answer.code == 0, answer.remark
 
     async def batches(self, poll):
@@ -224,9 +224,11 @@ async def produce(link, address, ledger, names, chance):
             ledger.stored += 1
 
 
-async def served(address, clients, ledger, chance, kill, *, sends=True, says=False):
-    """Clients of a broker, until so much is done that `kill` ends it. says: clients say what they
-    subscribe to."""
+async def served(
+    address, clients, ledger, chance, kill, *, sends=True, says=False, serves=lambda: True
+):
+    """Clients of a broker, until so much is done that `kill` ends it, or it does not serve any
+    more. says: clients say what they subscribe to."""
     async with AsyncExitStack() as links:
         await connect(links, address, clients)
         if says:
@@ -240,8 +242,10 @@ async def served(address, clients, ledger, chance, kill, *, sends=True, says=Fal
         tasks = [asyncio.ensure_future(each) for each in work]
         stored = ledger.stored + (chance.randrange(50, 50 + 2 * TOPICS) if sends else 0)
         acked = ledger.acknowledged + 20
-        while (ledger.stored < stored or ledger.acknowledged < acked) and not any(
-            task.done() and task.exception() for task in tasks
+        while (
+            (ledger.stored < stored or ledger.acknowledged < acked)
+            and not any(task.done() and task.exception() for task in tasks)
+            and await asyncio.to_thread(serves)
         ):
             await asyncio.sleep(0.005)
         await asyncio.to_thread(kill)
