@@ -30,24 +30,26 @@ class Certificates:
     def __init__(self, tls: TlsSettings) -> None:
         self._tls = tls
         self._watching: asyncio.Task[None] | None = None
-        self._reading: asyncio.Task[None] | None = None
+        self._readings: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         if self._tls.files:
             self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def stop(self) -> None:
-        for task in (self._watching, self._reading):
+        for task in (self._watching, *self._readings):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
-        self._watching = self._reading = None
+        self._watching = None
 
     def read_again(self) -> None:
         """Begins to read the files. What comes of it is logged."""
         if self._tls.files:
-            self._reading = asyncio.get_running_loop().create_task(self._read_quietly())
+            reading = asyncio.get_running_loop().create_task(self._read_quietly())
+            self._readings.add(reading)
+            reading.add_done_callback(self._readings.discard)
 
     async def change(self, changes: dict[str, str]) -> None:
         """Takes tls.server.certPath out of a change of settings, if it is there, and reads the

@@ -193,7 +193,8 @@ class TlsSettings:
         Raises: BadArgument when a file cannot be used: everything stays as it was."""
         if not self.files:
             return
-        self.made = self._make()
+        with self._lock:  # so that what was read last is what holds
+            self.made = self._make()
         for each in list(self.listeners):
             each()
 

@@ -403,3 +403,11 @@ async def test_a_server_without_a_certificate_of_its_own_says_so(tmp_path, small
     ):  # fmt: skip
         with pytest.raises(BrokerRefused, match="has no certificate that it could read again"):
             await admin.renew_certificate()
+
+
+def test_files_are_read_one_after_the_other(tmp_path, monkeypatch):
+    """So that what is served is what was read last, whoever asked for it."""
+    tls, held = tls_of(tmp_path), []
+    monkeypatch.setattr(type(tls), "_make", lambda self: held.append(self._lock.locked()))
+    tls.read_again()
+    assert held == [True]
