@@ -54,6 +54,7 @@ from broker.services.statistics import Statistics
 from broker.services.topics import Topics
 from broker.services.transaction import Transactions
 from pystore import Store
+from pystore.errors import StoreError
 from pystore.native import ffi, lib, raise_error
 from pystore.settings import RETENTION, Settings
 from pystore.store.timers import Timers, TimersProgress, save_timers
@@ -122,6 +123,8 @@ async def open_ground(o: Options, undo: AsyncExitStack) -> Ground:
     # Opening may have to recover; the loop is not only ours.
     store = await asyncio.to_thread(_open_store, o)
     undo.push_async_callback(asyncio.to_thread, store.close)
+    if o.settings["lightFilesAtStop"]:
+        undo.push_async_callback(asyncio.to_thread, _leave_light_files, store)
     names = RemotingClient(tls=o.client_tls)
     undo.push_async_callback(names.close)
     return Ground(store, names)
@@ -240,7 +243,24 @@ def _follow_or_lead(o: Options, store: Store) -> None:
         lib.ps_hide_unconfirmed(handle)
 
 
+def _leave_light_files(store: Store) -> None:
+    from pystore.repair.light_files import write_light_files
+
+    if not store.lights.is_on:
+        return
+    try:
+        count = write_light_files(store)
+    except (OSError, StoreError) as failed:
+        log.warning("Java's files of light queues are not written: %s", failed)
+    else:
+        log.info("Java's files of %d light queues are written", count)
+
+
 def _open_store(o: Options) -> Store:
+    if o.settings["lightFilesAtStop"]:
+        from pystore.repair.light_files import remove_light_files
+
+        remove_light_files(o.path, o.settings.file_mode)
     store = pystore.open(o.path, o.conf, **o.given | store_alone())  # type: ignore[arg-type]
     store.retain(o.settings)  # changed by a request, it stands in no file
     if o.settings["tieredStoreFilePath"]:

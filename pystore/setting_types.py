@@ -114,6 +114,7 @@ class SettingValues(TypedDict, total=False):
     initAuthenticationUser: str | os.PathLike[str] | None
     initPopOffsetByCheckMsgInMem: bool | str
     innerClientAuthenticationCredentials: str | os.PathLike[str] | None
+    lightFilesAtStop: bool | str
     listenPort: int | str
     litePullMessageEnable: bool | str
     liteTtlCheckInterval: int | str

@@ -757,6 +757,9 @@ _OURS: dict[str, dict[str, Any]] = {
         "store", "",
         "an open compares queues, index and metadata with the whole log, and mends what differs",
         type="boolean", default=False),
+    "lightFilesAtStop": _row(
+        "broker", "", "leave light queues as a Java broker has them at a clean stop, and take them"
+        " away at the start", type="boolean", default=False, at_start=True),
     "deliveryMaxTps": _row(
         "broker", "messages/s",
         "most messages of delay levels and timers that are delivered in a second; 0: any",

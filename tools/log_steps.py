@@ -199,6 +199,8 @@ STEPS: dict[str, str] = {
     "%s: passed over %d messages that cannot be read, or whose topic was deleted":
         "nothing if a topic was deleted; otherwise `pystore verify`, then [damage.md](damage.md)",
     "Java's timer files are not written: %s": _WRITE + "; a move to Java needs them",
+    "Java's files of light queues are not written: %s":
+        _WRITE + "; `pystore rebuild --light-files` makes them",
     "Closed %s: heartbeats of all clients take more than %d MB, its own %d MB": _CLIENT,
     "Cannot do the job: %s": _DEFECT,
     "Cannot finish %s: %s": "delete it again",

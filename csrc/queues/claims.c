@@ -83,18 +83,18 @@ static bool own_unit(ps_queue *q, int64_t offset, uint8_t p[PS_UNIT]) {
 
 /* ---- the rule ---- */
 
-static bool names_another(ps_queue *q, const uint8_t p[PS_UNIT], int64_t offset,
-                          int64_t physical) {
+static bool names_another(ps_queue *q, const uint8_t p[PS_UNIT], int64_t offset, int64_t physical,
+                          int64_t from) {
     const ps_queues_shared *shared = q->cq_shared;
     ps_unit u;
     ps_unit_get(p, &u);
-    return u.physical != physical && u.physical >= 0 && u.size > 0 && u.size != PS_UNIT_NONE &&
+    return u.physical != physical && u.physical >= from && u.size > 0 && u.size != PS_UNIT_NONE &&
            shared->qs_confirms(shared->qs_confirms_arg, q, offset, &u);
 }
 
 bool ps_unit_is_of_another(ps_queue *q, int64_t offset, int64_t physical) {
     uint8_t p[PS_UNIT];
-    return own_unit(q, offset, p) && names_another(q, p, offset, physical);
+    return own_unit(q, offset, p) && names_another(q, p, offset, physical, 0);
 }
 
 static bool unit_that_stood(ps_queue *q, int64_t offset, uint8_t p[PS_UNIT]) {
@@ -102,9 +102,9 @@ static bool unit_that_stood(ps_queue *q, int64_t offset, uint8_t p[PS_UNIT]) {
     return offset < q->cq_was && own_unit(q, offset, p);
 }
 
-bool ps_unit_was_of_another(ps_queue *q, int64_t offset, int64_t physical) {
+bool ps_unit_was_of_another(ps_queue *q, int64_t offset, int64_t physical, int64_t from) {
     uint8_t p[PS_UNIT];
-    return unit_that_stood(q, offset, p) && names_another(q, p, offset, physical);
+    return unit_that_stood(q, offset, p) && names_another(q, p, offset, physical, from);
 }
 
 bool ps_unit_was_there(ps_queue *q, int64_t offset, const ps_unit *unit) {

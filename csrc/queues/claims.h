@@ -22,9 +22,10 @@ bool ps_unit_names(const ps_unit *u, const struct ps_record *r, const ps_queue_p
 
 /* Whether a unit of `offset` names another record than the one at `physical`, and that one says so:
  * a unit that stands in the queue's files; or one that stood there before the queue is written
- * again, in its own files or in those of the store that a scratch store is made for. */
+ * again, in its own files or in those of the store that a scratch store is made for. The latter
+ * counts only if its record is at `from` or later in the log. */
 bool ps_unit_is_of_another(ps_queue *q, int64_t offset, int64_t physical);
-bool ps_unit_was_of_another(ps_queue *q, int64_t offset, int64_t physical);
+bool ps_unit_was_of_another(ps_queue *q, int64_t offset, int64_t physical, int64_t from);
 /* Whether the unit that stood there is this one, of a record that is at hand and says so. */
 bool ps_unit_was_there(ps_queue *q, int64_t offset, const ps_unit *unit);
 

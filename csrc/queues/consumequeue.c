@@ -643,12 +643,14 @@ static bool is_behind(ps_queue *q, int64_t max, const ps_unit *unit) {
 }
 
 /* Whether a record that would take the queue from `max` to `offset` is at odds with what stood
- * there before the recovery. */
+ * there before the recovery: the offsets before its own may have been of records that retention has
+ * deleted since, so that the queue begins after them. */
 static bool is_rival(ps_queue *q, int64_t max, int64_t offset, int64_t physical) {
-    int64_t end = offset < q->cq_was ? offset + 1 : q->cq_was;
+    int64_t end = offset < q->cq_was ? offset : q->cq_was;
+    int64_t log_min = atomic_load(q->cq_shared->qs_log_min);
     for (int64_t at = max; at < end; at++)
-        if (ps_unit_was_of_another(q, at, physical)) return true;
-    return false;
+        if (ps_unit_was_of_another(q, at, physical, log_min)) return true;
+    return offset < q->cq_was && ps_unit_was_of_another(q, offset, physical, 0);
 }
 
 int ps_queue_append(ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *e) {

@@ -34,6 +34,14 @@ int32_t ps_lights_read(ps_store *store, const char *name, int32_t len, int64_t f
                        ps_light_record *out, int32_t count, uint8_t *to, int64_t room,
                        int64_t *need, ps_error *error);
 
+typedef struct ps_light_place { /* what a unit of a consume queue says, and its offset */
+    int64_t offset, physical, tags_code;
+    int32_t size;
+} ps_light_place;
+/* Units from the offset on, ascending, 64 at most: how many, or an error. */
+int32_t ps_lights_places(ps_store *store, const char *name, int32_t len, int64_t from,
+                         ps_light_place *out, int32_t count, ps_error *error);
+
 typedef struct ps_light_row {
     int64_t low, high, last_ms;
     uint32_t number;

@@ -234,6 +234,21 @@ int32_t ps_lights_read(ps_store *s, const char *name, int32_t len, int64_t from,
     return n;
 }
 
+int32_t ps_lights_places(ps_store *s, const char *name, int32_t len, int64_t from,
+                         ps_light_place *out, int32_t count, ps_error *e) {
+    ps_light_unit units[READ_MAX];
+    if (!enter_lights(s)) return 0;
+    if (count > READ_MAX) count = READ_MAX;
+    e->code = 0;
+    int32_t n = ps_light_units(&s->st_light, name, len, from, atomic_load(&s->st_log.lg_min), units,
+                               count, e);
+    ps_leave(s);
+    for (int32_t i = 0; i < n; i++)
+        out[i] = (ps_light_place){units[i].offset, units[i].physical, units[i].tags_code,
+                                  units[i].size};
+    return n;
+}
+
 int32_t ps_lights_list(ps_store *s, uint32_t from, ps_light_row *out, int32_t room) {
     ps_light *l = &s->st_light;
     int32_t n = 0;

@@ -16,11 +16,10 @@ from pystore.audit import Audit, verify
 from pystore.audit.core import CoreAudit
 from pystore.audit.layout import look, look_at_log
 from pystore.errors import BadArgument, NotFound, RecordDamaged
-from pystore.files import make_folders, os_error, replace_file
-from pystore.meta.configfiles import LMQ_OFFSETS
 from pystore.repair.census import Balance, Census
 from pystore.repair.evidence import mark_of
 from pystore.repair.journal import Journal, hold_lock, refuse_if_held
+from pystore.repair.light_files import copy_offsets, make_queue_folder
 from pystore.repair.manifest import DERIVED, Action, side_folders
 from pystore.repair.parts import Run as PartsRun
 from pystore.repair.parts import derive, one_by_one
@@ -239,7 +238,7 @@ def rebuild(
             return Repair(str(root), actions, before)
         if light_files:
             _make_light_folders(root, conf, given, settings)
-            _make_light_offsets(root / "config", given.file_mode)
+            copy_offsets(root / "config", given.file_mode)
         ahead = None if parts is None else partial(derive, before.segment_keys, parts)
         counted = _census(root, given)
         journal, after = _carry_out(root, given, actions, progress, check, ahead)
@@ -255,18 +254,7 @@ def _make_light_folders(root: Path, conf: Any, given: Settings, settings: dict[s
         while begin >= 0:
             some, begin = reader.lights.some(begin)
             for each in some:
-                make_folders(root / "consumequeue" / each.name / "0", given.file_mode)
-
-
-def _make_light_offsets(config: Path, mode: int) -> None:
-    """Makes the file in which a Java broker with enableLmq looks for the offsets of all groups, and
-    in no other; from then on both are written. Raises: StoreIOError, DiskFull."""
-    plain, light = (config / name for name in ("consumerOffset.json", LMQ_OFFSETS))
-    try:
-        if plain.exists() and not light.exists():
-            replace_file(light, plain.read_bytes(), keep_old=False, mode=mode)
-    except OSError as failed:
-        raise os_error(failed, light) from failed
+                make_queue_folder(root, each.name, given.file_mode)
 
 
 def _census(root: Path, given: Settings) -> Census:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from pystore.native import ffi, lib, raise_error, utf8
 
-__all__ = ["LightQueue", "LightQueues", "LightRecord"]
+__all__ = ["LightPlace", "LightQueue", "LightQueues", "LightRecord"]
 
 #: Bytes of records that one read gives at most, but for one that is longer.
 _READ_BYTES = 512 << 10
@@ -23,6 +23,15 @@ class LightRecord(NamedTuple):
     physical_offset: int
     store_timestamp: int
     raw: bytes
+
+
+class LightPlace(NamedTuple):
+    """A unit of a light queue, and its offset in it; `size` is the record's."""
+
+    offset: int
+    physical_offset: int
+    size: int
+    tags_code: int
 
 
 class LightQueue(NamedTuple):
@@ -112,6 +121,18 @@ class LightQueues:
             found.append(LightRecord(row.offset, row.physical, row.store_ms, data))
             at += row.size
         return found
+
+    def places(self, name: str, offset: int) -> list[LightPlace]:
+        """Returns units from `offset` on, at most 64, ascending, without a look at their records.
+        Raises: StoreIOError."""
+        raw, rows = utf8(name, "the queue"), ffi.new("ps_light_place[]", _READ_MAX)
+        error = ffi.new("ps_error *")
+        n = lib.ps_lights_places(
+            self._owner.c_handle(), raw, len(raw), offset, rows, _READ_MAX, error
+        )
+        if n < 0:
+            raise_error(error, n)
+        return [LightPlace(r.offset, r.physical, r.size, r.tags_code) for r in rows[0:n]]
 
     def some(self, begin: int, count: int = 512) -> tuple[list[LightQueue], int]:
         """Returns queues in the order of their birth, `count` at most, from number `begin` on, and

@@ -157,3 +157,20 @@ def test_a_rebuild_looks_after_no_topics(tmp_path: Path, monkeypatch: pytest.Mon
     assert not made
     with pystore.open(root) as store:
         assert store.range("topic7", 0) == (0, 1)
+
+
+def test_one_recovery_makes_a_queue_whose_beginning_is_deleted(tmp_path: Path) -> None:
+    """Its first file has units of messages that retention has deleted: none of them is a rival."""
+    root = tmp_path / "store"
+    sizes = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 200}
+    with pystore.open(root, **sizes) as store:
+        for count, size in ((13, 1), (2, 700_000), (5, 1)):
+            for _ in range(count):
+                store.put("filler" if size > 1 else "t", bytes(size), queue=0)
+        store.flush()
+        store.clean(immediate=True)
+        had = store.range("t", 0)
+    assert had == (13, 18)
+    assert rebuild(root, parts=None, **sizes).good
+    with pystore.open(root, **sizes) as store:
+        assert store.range("t", 0) == had
