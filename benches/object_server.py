@@ -20,9 +20,10 @@ from xml.sax.saxutils import escape
 
 from benches.harness import ROOT, command_of
 
-__all__ = ["ObjectServer", "serving"]
+__all__ = ["ADDRESS", "ObjectServer", "serving"]
 
 BUCKET = "bucket"
+ADDRESS = f"s3://{BUCKET}"
 
 
 class _Bucket(ThreadingHTTPServer):

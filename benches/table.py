@@ -173,6 +173,13 @@ BENCHES = (
         {"rounds": 3, "mb": 2000, "seconds": 8.0}, "--rounds 1 --mb 20 --seconds 0.3", slow=True,
     ),
     Bench(
+        "tier_reads", "reading a cold tier in a folder, and at 30 ms a request, beside the local"
+        " store: from the beginning, by key, an hour of a year, by Spark",
+        {"only": ("scan", "key", "hour", "spark"), "rounds": 3, "mb": 1000, "objects": 1000,
+         "hours": 8760},
+        "--rounds 1 --mb 20 --objects 20 --hours 30", slow=True, java=True,
+    ),
+    Bench(
         "timer_peers", "timers of ours and of Apache's broker by one program: cost of a send,"
         " lateness, bursts, memory, restart",
         {"peers": ("ours", "5.3.3"), "rounds": 2, "rate": 5000, "seconds": 3,

@@ -414,7 +414,8 @@ class ColdReader(Reader):
     ) -> Iterator[tuple[QueueSpan, Extent]]:  # fmt: skip
         for span in self._spans_of(topic, queue):
             low, high = max(start, span.start), min(end, span.end)
-            for extent in self.tier.extents(span.topic, span.queue, low, high):
+            times = time_min, time_max
+            for extent in self.tier.extents(span.topic, span.queue, low, high, times):
                 timed = extent.time_max >= 0
                 if timed and (extent.time_max < time_min or extent.time_min > time_max):
                     continue

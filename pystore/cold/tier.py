@@ -46,6 +46,8 @@ __all__ = ["BrokerTier", "Extent", "JavaTier", "Place", "QueueSpan", "Tier", "Ti
            "find_brokers", "is_tier", "new_tier", "open_tier", "refuse_upstreams",
            "span_of"]  # fmt: skip
 
+#: Store times of anything.
+ALL_TIMES = 0, (1 << 63) - 1
 #: Manifests of many queues are fetched by so many threads.
 _AT_ONCE = 16
 #: A file of upstream's units leads to gigabytes of records: so many of them are an extent.
@@ -198,7 +200,11 @@ class TierView(Protocol):
 
     def span(self, topic: str, queue: int) -> QueueSpan | None: ...
 
-    def extents(self, topic: str, queue: int, first: int, end: int) -> Iterator[Extent]: ...
+    def extents(
+        self, topic: str, queue: int, first: int, end: int, times: tuple[int, int] = ALL_TIMES
+    ) -> Iterator[Extent]:
+        """Yields what there is of offsets [first, end). times: store times in ms, inclusive, of
+        which it may leave out others where it knows them."""
 
 
 # ---- ours ----
@@ -281,11 +287,15 @@ class Tier:
         found = self.manifest(topic, queue)
         return span_of(found) if found.end or found.segments else None
 
-    def rows(self, manifest: Manifest, first: int, end: int) -> Iterator[Row]:
-        """Yields the segments that reach into offsets [first, end), in their order."""
+    def rows(
+        self, manifest: Manifest, first: int, end: int, times: tuple[int, int] = ALL_TIMES
+    ) -> Iterator[Row]:
+        """Yields the segments that reach into offsets [first, end), in their order. times: store
+        times in ms, inclusive: pages without one are not fetched."""
         first = max(first, manifest.low)
         for page in manifest.pages:
-            if page.end > first and page.first < end:
+            timed = page.time_max >= times[0] and page.time_min <= times[1]
+            if timed and page.end > first and page.first < end:
                 rows = self._page(manifest.topic, manifest.queue, page)
                 yield from (row for row in rows if row.end > first and row.first < end)
         at = bisect_right(manifest.rows, first, key=lambda row: row.end)
@@ -303,9 +313,11 @@ class Tier:
             self._pages[key] = rows
         return rows
 
-    def extents(self, topic: str, queue: int, first: int, end: int) -> Iterator[Extent]:
+    def extents(
+        self, topic: str, queue: int, first: int, end: int, times: tuple[int, int] = ALL_TIMES
+    ) -> Iterator[Extent]:
         manifest = self.manifest(topic, queue)
-        for row in self.rows(manifest, first, end):
+        for row in self.rows(manifest, first, end, times):
             key = self.key_of(topic, queue, row.base)
             log = (Place(key, row.base, row.records, row.size),)
             yield Extent(row.first, row.count, key, row.records, row.size, log, row,
@@ -401,7 +413,9 @@ class JavaTier:
         size = sum(place.size for place in (*known.units, *known.log))
         return QueueSpan(topic, queue, start, end, -1, -1, len(known.log), size)
 
-    def extents(self, topic: str, queue: int, first: int, end: int) -> Iterator[Extent]:
+    def extents(
+        self, topic: str, queue: int, first: int, end: int, times: tuple[int, int] = ALL_TIMES
+    ) -> Iterator[Extent]:
         known = self._queues.get((topic, queue), _JavaQueue((), ()))
         for place in known.units:
             # A torn tail is cut to whole units.

@@ -11,7 +11,7 @@ import pytest
 
 import pystore
 from pystore.cold.failures import TierTaken
-from pystore.cold.manifest import ROWS_A_PAGE, ROWS_MAX
+from pystore.cold.manifest import ROWS_A_PAGE, ROWS_MAX, Manifest
 from pystore.cold.push import PushReport, QueuePusher, push
 from pystore.cold.reader import ColdReader
 from pystore.cold.restore import restore
@@ -159,16 +159,30 @@ def test_old_rows_go_to_pages_and_are_found_there(tmp_path: Path):
     with pystore.open(tmp_path / "store") as store:
         tier = tier_of(str(tmp_path / "cold"))
         for number in range(count):
-            store.put("orders", b"%d" % number, queue=0, keys=f"k{number}")
+            store.put("orders", b"%1000d" % number, queue=0, keys=f"k{number}")
         push(store, tier, segment_bytes=1024)
         for number in range(count, count + 40):
-            store.put("orders", b"%d" % number, queue=0, keys=f"k{number}")
+            store.put("orders", b"%1000d" % number, queue=0, keys=f"k{number}")
             push(store, tier)
     manifest = open_tier(tmp_path / "cold").manifest("orders", 0)
     with cold(str(tmp_path / "cold")) as reader:
         assert [int(bytes(m.body)) for m in reader.messages()] == list(range(count + 40))
-        assert [bytes(m.body) for m in reader.query("orders", "k0")] == [b"0"]
+        assert [bytes(m.body) for m in reader.query("orders", "k0")] == [b"%1000d" % 0]
     assert len(manifest.rows) <= ROWS_MAX
+    assert manifest.pages
+    with cold(str(tmp_path / "cold")) as reader:
+        newest = manifest.rows[-1].time_max
+        for page in tmp_path.rglob("page-*"):
+            page.unlink()  # what is older is not asked for
+        reader.tier._known["orders", 0] = older(manifest)
+        pieces = list(reader.pieces("orders", time_min=newest))
+        assert pieces[-1].end == count + 40
+
+
+def older(manifest: Manifest) -> Manifest:
+    """Returns the manifest with pages that were stored long before its rows."""
+    pages = tuple(page._replace(time_min=1, time_max=2) for page in manifest.pages)
+    return manifest._replace(pages=pages)
 
 
 def test_what_is_taken_away_is_gone_and_the_rest_stays(pushed: str):

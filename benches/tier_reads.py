@@ -1,0 +1,268 @@
+"""What reading a cold tier costs beside reading the local store: a topic from its beginning, a
+query by key, an hour of a year, Spark's whole scan.
+
+    python -m benches tier_reads [--only scan,key,hour,spark] [--rounds 3] [--mb 1000]
+        [--objects 1000] [--hours 8760]
+
+Messages of 1 KiB in 4 queues. A tier lies in a folder, and is read from there and from a server of
+that folder whose every request takes 30 ms more and of which one in a hundred fails. Each figure is
+of a process of its own; memory is what it has grown by since the tier was opened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pystore
+from benches.cold import fill
+from benches.harness import (
+    ROOT,
+    TOPIC,
+    Figures,
+    Given,
+    Row,
+    bodies,
+    command_of,
+    family_cpu_s,
+    flat,
+    fresh,
+    resident_mb,
+)
+from benches.object_server import ADDRESS, serving
+from pystore.cold.push import push
+from pystore.cold.tier import new_tier
+from pystore.format.records import read_records
+
+PULLED = 32
+HOUR_MS = 3_600_000
+YEAR_BEGAN = 1_750_000_000_000
+#: Messages of an hour of the year: a segment each.
+OF_AN_HOUR = 120
+AT_STORE_TIME = 56  # of a record whose hosts are IPv4
+WAYS = {"32 at a time": 0.7, "whole, by batches": 0.7, "as Arrow": 0.7}
+
+
+def sizes(reader: pystore.Reader, way: str) -> Iterator[int]:
+    """Reads everything in one way; yields bytes of bodies."""
+    if way == "as Arrow":
+        import pyarrow as pa
+
+        stream = reader.arrow(columns=["queueId", "queueOffset", "body"])
+        for batch in pa.RecordBatchReader.from_stream(stream):
+            yield batch.column("body").nbytes
+        return
+    if way == "whole, by batches" and reader.is_cold:
+        for batch in reader.batches():  # type: ignore[attr-defined]
+            yield sum(map(len, batch.bodies()))
+        return
+    count = PULLED if way == "32 at a time" else 1 << 14
+    for queue in reader.queues(TOPIC):
+        at = queue.min_offset
+        while at < queue.max_offset:
+            batch = reader.read(TOPIC, queue.queue, at, max_messages=count)
+            yield sum(map(len, batch.bodies()))
+            at = batch.next_offset
+
+
+def scan(path: str, way: str) -> tuple[float, float, float]:
+    """Returns MB/s, processor seconds a GB, and by how many MB this process has grown."""
+    with pystore.Reader(path) as reader:
+        if reader.is_cold:
+            reader.read(TOPIC, 0, 0)
+        if way == "as Arrow":
+            import pyarrow  # noqa: F401
+        opened = resident_mb(os.getpid())
+        began, cpu = time.perf_counter(), time.process_time()
+        total = sum(sizes(reader, way))
+        took, cpu = time.perf_counter() - began, time.process_time() - cpu
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - opened
+    return total / took / 1e6, cpu / total * 1e9, grown
+
+
+def asked(path: str, key: str) -> tuple[float, int]:
+    """Returns how many seconds a query by key took, the manifest being known, and what it found."""
+    with pystore.Reader(path) as reader:
+        reader.range(TOPIC, 0)
+        began = time.perf_counter()
+        found = len(reader.query(TOPIC, key))
+        return time.perf_counter() - began, found
+
+
+def answer(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Returns what a function does in a process of its own."""
+    done = subprocess.run(
+        command_of(function, *arguments), cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+    )
+    return json.loads(done.stdout)
+
+
+def tier_of(store: Path, cold: Path, **more: Any) -> None:
+    with pystore.Reader(store) as reader:
+        push(reader, new_tier(cold, "c", "b"), **more)
+
+
+# ---- a topic from its beginning ----
+
+
+def scans(given: Given, figures: Figures) -> None:
+    store, cold = fresh("tier-reads"), fresh("tier-reads-cold")
+    fill(store, 4, given.mb << 20)
+    tier_of(store, cold)
+    for _ in range(given.rounds):
+        for way, share in WAYS.items():
+            local = answer(scan, str(store), way)
+            folder = answer(scan, str(cold), way)
+            with serving(cold) as server:
+                far = answer(scan, ADDRESS, way)
+                requests = server.counts()[0]
+            what = f"from the beginning, {way}"
+            for mode, found in ("local store", local), ("folder", folder), ("30 ms, 1 % fail", far):
+                figures.add(what, mode, "MB/s", found[0], smaller=False)
+                figures.add(f"{what}, processor time", mode, "s/GB", found[1])
+            figures.add(f"{what}, of the local store", "folder", "x", folder[0] / local[0],
+                        target=share, smaller=False)  # fmt: skip
+            for mode, found in ("folder", folder), ("30 ms, 1 % fail", far):
+                figures.add(f"{what}, memory", mode, "MiB", found[2], target=64)
+            figures.add(f"{what}, requests", "30 ms, 1 % fail", "", requests)
+    shutil.rmtree(store)
+    shutil.rmtree(cold)
+
+
+# ---- by key ----
+
+
+def keys(given: Given, figures: Figures) -> None:
+    store, cold = fresh("tier-keys"), fresh("tier-keys-cold")
+    count = given.objects * 100
+    with pystore.open(store) as opened:
+        for at in range(0, count, 10_000):
+            many = min(10_000, count - at)
+            opened.put_many(
+                TOPIC, flat(bodies(many, 200)), queues=[0] * many,
+                keys=[f"order-{number}" for number in range(at, at + many)],
+            )  # fmt: skip
+        record = opened.info().log_max // count
+    tier_of(store, cold, segment_bytes=100 * record)
+    for number in range(given.rounds):
+        key = f"order-{count * (number + 1) // (given.rounds + 1)}"
+        took, found = answer(asked, str(cold), key)
+        with serving(cold) as server:
+            far, again = answer(asked, ADDRESS, key)
+            requests = server.counts()[0]
+        assert found == again == 1
+        what = f"query by key, {given.objects} objects"
+        figures.add(what, "folder", "s", took, target=1.0)
+        figures.add(what, "30 ms, 1 % fail", "s", far, target=1.0)
+        figures.add(f"{what}, requests", "30 ms, 1 % fail", "", requests)
+    shutil.rmtree(store)
+    shutil.rmtree(cold)
+
+
+# ---- an hour of a year ----
+
+
+def make_year(store: Path, hours: int) -> None:
+    """Makes a store of one queue whose messages were stored over so many hours."""
+    count = hours * OF_AN_HOUR
+    with pystore.open(store) as opened:
+        for at in range(0, count, 60_000):
+            many = min(60_000, count - at)
+            opened.put_many(TOPIC, flat(bodies(many, 1024)), queues=[0] * many)
+    number = 0
+    for log in sorted((store / "commitlog").iterdir()):
+        with log.open("r+b") as file:
+            data, at = log.read_bytes(), 0
+            while heads := read_records(data, at):
+                for head in heads:
+                    stored = YEAR_BEGAN + number * HOUR_MS // OF_AN_HOUR
+                    file.seek(head.at + AT_STORE_TIME)
+                    file.write(struct.pack(">q", stored))
+                    number, at = number + 1, head.end
+    assert number == count
+
+
+def hour_rows(path: str, start: int) -> int:
+    """Returns how many rows the Spark source reads of an hour, in this process."""
+    from spark_ext import options, plan, schema
+    from spark_ext.batch import read_part
+
+    given = {
+        "path": path, "topic": TOPIC, "minStoreTimestamp": str(start),
+        "maxStoreTimestamp": str(start + HOUR_MS - 1),
+    }  # fmt: skip
+    o = options.parse_read(given, streaming=False)
+    names = ("queueId", "queueOffset", "storeTimestamp", "body")
+    layout = schema.ColumnLayout(names, (False,) * len(names), "json")
+    return sum(b.num_rows for part in plan.plan(o) for b in read_part(part, layout, o))
+
+
+def hours(given: Given, figures: Figures) -> None:
+    store, cold = fresh("tier-hours"), fresh("tier-hours-cold")
+    make_year(store, given.hours)
+    with pystore.Reader(store) as reader:
+        record = reader.read(TOPIC, 0, 0, max_messages=1).size
+    tier_of(store, cold, segment_bytes=OF_AN_HOUR * record)
+    shutil.rmtree(store)
+    whole = sum(path.stat().st_size for path in cold.rglob("COMMIT_LOG/*"))
+    what = f"Spark, an hour of {given.hours}"
+    for number in range(given.rounds):
+        start = YEAR_BEGAN + HOUR_MS * (given.hours * (number + 1) // (given.rounds + 1))
+        with serving(cold) as server:
+            began = time.perf_counter()
+            rows = answer(hour_rows, ADDRESS, start)
+            took = time.perf_counter() - began
+            requests, sent = server.counts()
+        figures.add(what, "30 ms, 1 % fail", "s", took)
+        figures.add(f"{what}, requests", "30 ms, 1 % fail", "", requests)
+        figures.add(f"{what}: all bytes by bytes read", "30 ms, 1 % fail", "x", whole / sent,
+                    smaller=False)  # fmt: skip
+        assert rows == OF_AN_HOUR, rows
+    shutil.rmtree(cold)
+
+
+# ---- Spark ----
+
+
+def spark(given: Given, figures: Figures) -> None:
+    from benches.jobs import session as session_of
+
+    store, cold = fresh("tier-spark"), fresh("tier-spark-cold")
+    fill(store, 4, given.mb << 20)
+    tier_of(store, cold)
+
+    def both(session: Any, path: Path) -> tuple[float, float]:
+        frame = session.read.format("rocketmq").load(str(path))
+        began, cpu = time.perf_counter(), family_cpu_s()
+        frame.write.format("noop").mode("overwrite").save()
+        return time.perf_counter() - began, family_cpu_s() - cpu
+
+    with session_of("local[2]") as running:
+        both(running, store)  # warms workers and code
+        for _ in range(given.rounds):
+            local, tiered = both(running, store), both(running, cold)
+            for mode, (took, cpu) in ("local store", local), ("folder", tiered):
+                figures.add("Spark, the whole", mode, "MB/s", given.mb / took, smaller=False)
+                figures.add("Spark, the whole, processor time", mode, "s/GB", cpu / given.mb * 1e3)
+            figures.add("Spark, the whole, of the local store", "folder", "x",
+                        local[0] / tiered[0], target=0.8, smaller=False)  # fmt: skip
+    shutil.rmtree(store)
+    shutil.rmtree(cold)
+
+
+PARTS = {"scan": scans, "key": keys, "hour": hours, "spark": spark}
+
+
+def bench(given: Given) -> list[Row]:
+    figures = Figures("1 KiB")
+    for name in given.only:
+        PARTS[name](given, figures)
+    return figures.rows
