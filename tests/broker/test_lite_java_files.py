@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 from liting import GROUP, PARENT, lite_broker
+from snapshots import snapshot
 from waiting import until_async
 
 from pystore.audit import verify
@@ -74,7 +75,7 @@ async def test_a_clean_stop_leaves_what_the_verb_makes(store_path, tmp_path):
         lt.shift(60_001)
         await until_async(lambda: lt.lite.lights.range(QUEUES[0]) == (0, 3))
         assert await lt.some() == [("a", "1"), ("a", "2")]
-        shutil.copytree(store_path, tmp_path / "killed")
+        snapshot(store_path, tmp_path / "killed")
     assert len(light_files(store_path)[f"{QUEUES[0]}/0/{0:020}"].rstrip(b"\0")) > 40
 
     async with lite_broker(tmp_path / "killed", lightFilesAtStop=True, **SMALL) as lt:
