@@ -52,7 +52,7 @@ CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-c tsan tsan-net test-py test-busy test-cluster test-order test-dev judge upstream \
-        attack crash crash-pop crash-lite crash-cold crash-timers crash-ha chaos-ha model-ha crash-acting damage-meta museum museum-java campaign chaos fuzz bench \
+        attack crash crash-pop crash-lite crash-cold twin-cold crash-timers crash-ha chaos-ha model-ha crash-acting damage-meta museum museum-java campaign chaos fuzz bench \
         bench-c bench-peers bench-broker bench-clients pictures screens lint format typecheck errors findings codes logs metrics settings cli docs docs-check \
         wheel test-wheel clean prepare proto $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
@@ -161,6 +161,9 @@ crash-lite: build ## 20 clients of 1,000 lite topics, and a broker that is kille
 crash-cold: build ## a broker that writes to its cold tier, killed 200 times; the model of it with more lives
 	@PS_COLD_KILLS=$${PS_COLD_KILLS:-200} PS_COLD_LIVES=$${PS_COLD_LIVES:-100} $(PY) -m pytest tests/crash/test_cold_kill.py \
 	  tests/cold/test_cold_model.py -q -s $(HOURS)
+
+twin-cold: build ## a broker with a cold tier beside one that keeps everything: 100,000 requests, PS_COLD_TWINS
+	@PS_COLD_TWINS=$${PS_COLD_TWINS:-100000} $(PY) -m pytest tests/cold/test_twins.py -q -s $(HOURS)
 
 crash-timers: build ## timers that are put, delivered and recalled by a process that is killed 200 times
 	@PS_TIMER_KILLS=$${PS_TIMER_KILLS:-200} $(PY) -m pytest tests/crash/test_timers_kill.py -q -s $(HOURS)

@@ -261,11 +261,32 @@ def _open_store(o: Options) -> Store:
         from pystore.repair.light_files import remove_light_files
 
         remove_light_files(o.path, o.settings.file_mode)
+    begun = _begin_after_tier(o) if o.settings["tieredStoreFilePath"] else {}
     store = pystore.open(o.path, o.conf, **o.given | store_alone())  # type: ignore[arg-type]
     store.retain(o.settings)  # changed by a request, it stands in no file
+    for topic, queues in begun.items():
+        store.metadata.ensure_topic(topic, queues - 1)
     if o.settings["tieredStoreFilePath"]:
         store.keep_beyond(0)  # retention need not wait for the rest of the start
     return store
+
+
+def _begin_after_tier(o: Options) -> dict[str, int]:
+    """Has a store that is empty go on where its tier ends, which nobody else can tell where no
+    controller says who leads. Returns topics, each with how many queues it has. Raises: StoreError
+    where the tier does not answer."""
+    s = o.settings
+    has_log = any(any(each.iterdir()) for each in s.commitlog_dirs(o.path) if each.is_dir())
+    if has_log or is_slave(s) or s["enableControllerMode"]:
+        return {}
+    from pystore.cold.restore import begin_after
+    from pystore.cold.tier import new_tier
+
+    tier = new_tier(s["tieredStoreFilePath"], s["brokerClusterName"], s["brokerName"])
+    begun = begin_after(tier, o.path, s)
+    if begun:
+        log.warning("The store is empty: the queues of %d topics go on after the tier", len(begun))
+    return begun
 
 
 def _make_core(settings: Settings, store: Store) -> Core:

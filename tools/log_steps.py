@@ -30,6 +30,8 @@ STEPS: dict[str, str] = {
     "The cold tier rests after a defect": _DEFECT,
     "The disk was full: %d bytes of the log are gone that the cold tier does not have":
         "give the disk room, or set tieredWhenFull=REFUSE ([cold.md](cold.md))",
+    "The store is empty: the queues of %d topics go on after the tier":
+        "nothing, if the disk is new; make the topics' settings again ([cold.md](cold.md))",
     "Nothing is written out of a queue: %s":
         "see whose messages the tier has: `pystore cold ls`; then `pystore cold rm`, or another"
         " address",

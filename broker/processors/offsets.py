@@ -16,6 +16,7 @@ from broker.services.offsets import is_young, place_of
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
+from pystore import Batch
 from pystore.errors import NotFound, StoreError
 from pystore.format.names import LIGHT_PREFIX
 from pystore.native import lib
@@ -160,6 +161,14 @@ def span_of(s: Services, topic: str, queue: int) -> tuple[int, int]:
 def is_cold(s: Services, topic: str, queue: int, offset: int) -> bool:
     """Says whether a message is in the cold tier alone."""
     return s.cold is not None and offset < s.store.range(topic, queue)[0]
+
+
+async def messages_at(s: Services, topic: str, queue: int, offset: int, most: int) -> Batch:
+    """Returns messages from a queue offset on, within the bounds of an answer. Raises: Refused
+    where the cold tier does not answer."""
+    if is_cold(s, topic, queue, offset):
+        return await ask_tier(s, lambda lender, _: lender.read(topic, queue, offset, most))
+    return s.store.read(topic, queue, offset, max_messages=most, transfer_limits=True)
 
 
 async def ask_tier(s: Services, question: Callable[[Lender, ColdReader], T]) -> T:

@@ -4,12 +4,15 @@ checks in upstream's order, then what broker/services/pop finds (docs/internals/
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
 
+from broker.loop.turns import alone
+from broker.processors.offsets import messages_at, span_of
 from broker.processors.poprules import BATCH_MAX, PopRules
 from broker.processors.refusals import always, put_refusal
+from broker.processors.turns import Turns
 from broker.services.context import Services
-from broker.services.pop.batches import PopRequest
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer, host_text
@@ -101,7 +104,7 @@ class PopProcessor:
 
     # ---- looking ----
 
-    def peek(self, peer: Peer, command: Command) -> Command:
+    def peek(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         """Answers with the next messages, without taking them."""
         self._rules.check_readable("peek message")
         topic, queue, group = self._place(peer, command, "peek message")
@@ -110,7 +113,24 @@ class PopProcessor:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER, f"maxMsgNums {most} is not from 1 to {BATCH_MAX}"
             )
-        records, rest = self._rules.pop().peek(PopRequest(topic, group, queue, most, 0))
+        return self._peek(command, group, topic, self._rules.pop().batches.queues(topic, queue))
+
+    @alone
+    async def _peek(
+        self, command: Command, group: str, topic: str, queues: Sequence[int]
+    ) -> Command:
+        most, turns = command.number("maxMsgNums"), Turns()
+        records: list[bytes] = []
+        rest = 0
+        for queue in queues:
+            await turns.next()
+            low, high = span_of(self.s, topic, queue)
+            offset = self.s.offsets.get(group, topic, queue)
+            at = low if offset is None else offset
+            rest += max(high - at, 0)
+            if len(records) < most:
+                found = await messages_at(self.s, topic, queue, at, most - len(records))
+                records += [bytes(message.record) for message in found]
         ext = {**_NOTHING, "restNum": rest}
         if records:
             return command.reply(0, "FOUND", ext, b"".join(records))

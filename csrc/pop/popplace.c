@@ -109,9 +109,12 @@ bool ps_pop_unblocked(ps_core *c, ps_pop_waiter *w, int64_t now_ms) {
 }
 
 void ps_pop_arrived(ps_core *c, ps_queue *q) {
+    const ps_topic *t = q->cq_topic, *of = t->tp_pops_of;
     ps_arrivals_watch(q, INT64_MAX); /* whoever does not try now waits on */
-    for (ps_pop_place *l = q->cq_topic->tp_pop_places; l != NULL; l = l->pc_next)
+    for (ps_pop_place *l = t->tp_pop_places; l != NULL; l = l->pc_next)
         if (l->pc_queue == -1 || l->pc_queue == q->cq_id) ps_pop_place_wake(c, l);
+    for (ps_pop_place *l = of != NULL ? of->tp_pop_places : NULL; l != NULL; l = l->pc_next)
+        ps_pop_place_wake(c, l);
 }
 
 void ps_pop_wake(ps_core *c, ps_pair *pair, int32_t queue_id) {

@@ -27,6 +27,7 @@ typedef struct walk {
     int32_t luck;           /* of this pop, from 0 to 99 */
     const ps_pop_rank *ranks; /* the order of the topic's queues; NULL: in turn */
     int32_t retry_place;    /* before which of them retries are looked at; -1: as luck says */
+    ps_topic *topic;        /* that is popped */
     ps_error *e;
 } walk;
 
@@ -91,6 +92,16 @@ static ps_read_options options_of(const walk *w, int32_t most, int64_t *work_lef
     return o;
 }
 
+/* The walk is to be done again once the tier has lent what a queue lacks. Who waits watches the
+ * queues of the topic alone, so retries say whose they are. */
+static void note_in_tier(walk *w, const place *p, int32_t queue_id, int64_t lends) {
+    ps_queue *q = ps_topic_queue(p->topic->te_topic, queue_id);
+    if (w->found->lends < 0) w->found->lends = lends;
+    if (p->kind == 0 || q == NULL) return;
+    q->cq_topic->tp_pops_of = w->topic;
+    ps_arrivals_watch(q, INT64_MAX);
+}
+
 /* Messages, and the offset that they were asked for from: filters and retention may have moved the
  * group on. NULL: *e says why. */
 static ps_batch *read_queue(walk *w, const place *p, int32_t queue_id, int32_t most, int64_t *at,
@@ -102,7 +113,7 @@ static ps_batch *read_queue(walk *w, const place *p, int32_t queue_id, int32_t m
         ps_batch *b = ps_read(w->c->co_store, p->topic->te_topic, queue_id, *at, &o, w->e);
         if (b == NULL) return NULL;
         ps_batch_get(b, info);
-        if (info->status == PS_GET_IN_TIER && w->found->lends < 0) w->found->lends = lends;
+        if (info->status == PS_GET_IN_TIER) note_in_tier(w, p, queue_id, lends);
         if (info->count > 0 || info->next_offset == *at) return b;
         *at = info->next_offset;
         ps_pair_commit(p->pair, queue_id, *at);
@@ -382,6 +393,7 @@ static int walk_topic(ps_core *c, const ps_pop_ask *ask, ps_pop_found *out, ps_e
         ask->ordered ? PS_ORDER_QUEUE : (int32_t)(++x->po_pops % x->po_rules.revive_queues);
     walk w = {.c = c, .rules = &x->po_rules, .ask = ask, .found = out, .e = &mine};
     if (!find_place(&w, ask->topic, ask->topic_len, 0, &p)) return 0;
+    w.topic = p.topic->te_topic;
     bool failed = !choose_filter(&w, p.pair) || !walk_all(&w, &p) || (w.stopped && !out->full);
     if (out->messages > 0) count_ways(p.pair, out);
     /* What was found before something failed is handed out. */

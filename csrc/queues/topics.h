@@ -24,6 +24,8 @@ struct ps_topic {
     bool tp_schedule; /* SCHEDULE_TOPIC_XXXX: units carry the deliver time */
     ps_inflow tp_delivered[PS_DELAYS]; /* messages whose delay was over */
     struct ps_pop_place *tp_pop_places; /* the listener's own: where pops wait for messages of it */
+    struct ps_topic *tp_pops_of; /* and of a topic of retries that are in the tier: whose pops these
+                                  * are; NULL: none is known */
     /* Records before it are of a life that was deleted (store/tombstones.c). Written with the
      * dispatch lock. */
     _Atomic int64_t tp_gone_below;

@@ -31,7 +31,8 @@ static void take_arrivals(ps_core *c) {
         next = q->cq_arrived_next;
         ps_arrivals_done(q);
         ps_watched_arrived(c, q);
-        if (q->cq_topic->tp_pop_places != NULL) ps_pop_arrived(c, q);
+        const ps_topic *t = q->cq_topic;
+        if (t->tp_pop_places != NULL || t->tp_pops_of != NULL) ps_pop_arrived(c, q);
         for (ps_parked *h = q->cq_parked; h != NULL; h = q->cq_parked) {
             ps_parked_unlink(c, h);
             ps_parked_ready(c, h);

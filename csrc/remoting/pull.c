@@ -379,6 +379,7 @@ int ps_pull_resume(ps_core *c, ps_parked *h) {
     pull p = pull_of(h);
     ps_batch_info b;
     ps_cold cold;
+    bool from_tier = h->pk_lends >= 0;
     int rc = answer_reset(c, &p);
     if (rc != 0) return rc;
     for (int64_t passed = 0;;) {
@@ -395,8 +396,8 @@ int ps_pull_resume(ps_core *c, ps_parked *h) {
         bool empty = in_tier || is_empty(b.status, h->pk_offset);
         h->pk_lends = in_tier ? lends : -1;
         bool passes = b.status == PS_GET_NO_MATCHED_MESSAGE && b.next_offset > h->pk_offset;
-        /* One that has only waited for the disk is answered as a new one would be. */
-        bool answered = empty ? h->pk_last : !passes || h->pk_trips > 0;
+        /* One that has only waited for the disk or the tier is answered as a new one would be. */
+        bool answered = empty ? h->pk_last : !passes || h->pk_trips > 0 || from_tier;
         if (empty) h->pk_trips = 0;
         if (empty && answered)
             rc = answer_last(c, h, &b);

@@ -3,16 +3,18 @@ its queues begin where the tier begins. Everything here may block, and is for th
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from typing import Any, NamedTuple
 
 from pystore.cold.blocks import BlockCache
+from pystore.cold.failures import TierUnreachable
 from pystore.cold.tier import Extent, QueueSpan, TierView
 from pystore.errors import NotFound
 from pystore.format.records import Buffer
 from pystore.format.units import UNIT, units_of
 from pystore.native import ffi, lib, raise_error
-from pystore.store._messages import GetStatus, Message
+from pystore.store._messages import Batch, GetStatus, Message
 from pystore.store._store import Store
 
 __all__ = ["PLACES", "PLACE_SIZE", "Lender", "Want", "place_for"]
@@ -173,34 +175,53 @@ class Lender:
         if lib.ps_tier_hole(self._store.c_handle(), topic, want.queue, want.offset, end, error) < 0:
             raise_error(error[0])
 
-    # ---- one message ----
+    # ---- reading ----
 
-    def message(self, topic: str, queue: int, offset: int) -> Message | None:
-        """Returns the message of a queue offset, from wherever it is; None: there is none. Raises:
-        TierDamaged, TierUnreachable, StoreError."""
+    def read(self, topic: str, queue: int, offset: int, most: int) -> Batch:
+        """Returns messages of a queue from an offset on, from wherever they are, within the bounds
+        of an answer. Raises: TierDamaged, TierUnreachable, StoreError."""
         for _ in range(_TRIES):
-            batch = self._store.read(topic, queue, offset, max_messages=1)
+            batch = self._store.read(topic, queue, offset, max_messages=most, transfer_limits=True)
             if batch.status not in (GetStatus.IN_TIER, GetStatus.TIER_BUSY):
-                return batch[0] if batch and batch[0].queue_offset == offset else None
+                return batch
             want = Want(topic, queue, offset, 0, 0, 1, False)
             extent = self._extent(want)
             if extent is None or extent.first > offset:
                 self.fulfil(want)
                 continue
-            (low, size, _), *_ = units_of(self._units(want, extent, 1))
-            self.fulfil(want._replace(low=low, high=low + size))
-        return None
+            units = self._units(want, extent, min(most, extent.end - offset))
+            (low, size, _), *_ = units_of(units)
+            units, high = _cut(units, low)
+            count = max(1, len(units) // UNIT.size)
+            self.fulfil(want._replace(low=low, high=max(high, low + size), count=count))
+        error = TierUnreachable(f"what is lent of {topic}/{queue} is gone before it is read")
+        error.next_step = "ask again later: many read the cold tier"
+        raise error
+
+    def message(self, topic: str, queue: int, offset: int) -> Message | None:
+        """Returns the message of a queue offset, from wherever it is; None: there is none. Raises:
+        TierDamaged, TierUnreachable, StoreError."""
+        batch = self.read(topic, queue, offset, 1)
+        return batch[0] if batch and batch[0].queue_offset == offset else None
 
     def units(self, topic: str, queue: int, offset: int, count: int) -> list[tuple[int, int, int]]:
-        """Returns units of a queue from an offset on, with places in the tier, as far as one object
-        has them. Raises: TierDamaged, TierUnreachable."""
-        want = Want(topic, queue, offset, 0, 0, 0, False)
-        extent = self._extent(want)
-        if extent is None or extent.first > offset:
-            return []
+        """Returns units of a queue from an offset on, from wherever they are, with places in the
+        tier. Raises: TierDamaged, TierUnreachable, StoreError."""
         place = place_for(topic, queue)
-        units = self._units(want, extent, min(count, extent.end - offset))
-        return [(place + at, size, code) for at, size, code in units_of(units)]
+        found: list[tuple[int, int, int]] = []
+        while len(found) < count:
+            at, left = offset + len(found), count - len(found)
+            if at >= self._store.range(topic, queue)[0]:
+                with contextlib.suppress(NotFound):
+                    found += self._store.units(topic, queue, at, left)
+                break
+            want = Want(topic, queue, at, 0, 0, 0, False)
+            extent = self._extent(want)
+            if extent is None or extent.first > at:
+                break
+            units = self._units(want, extent, min(left, extent.end - at))
+            found += [(place + low, size, code) for low, size, code in units_of(units)]
+        return found
 
     def _extent(self, want: Want) -> Extent | None:
         span = self.tier.span(want.topic, want.queue)

@@ -10,10 +10,13 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from pystore.cold.blocks import BlockCache
 from pystore.cold.failures import TierDamaged
 from pystore.cold.manifest import SEGMENT_MAX
 from pystore.cold.objects import StoredObject
@@ -21,18 +24,21 @@ from pystore.cold.places import LOG, base_of, queue_of
 from pystore.cold.push import PushReport, push
 from pystore.cold.reader import ColdReader
 from pystore.cold.segment import excerpt
-from pystore.cold.tier import JavaTier, Tier, new_tier, open_tier
+from pystore.cold.tier import JavaTier, QueueSpan, Tier, new_tier, open_tier
 from pystore.errors import BadArgument
 from pystore.files import FILE_MODE, make_folders, new_file, place_folder
 from pystore.format.records import CHECK_BODY, HEAD_LEN, MAGIC_HEAD, read_records
 from pystore.format.units import UNIT
 from pystore.native import ffi, lib
+from pystore.settings import Settings
 from pystore.store._messages import Message
 from pystore.store._store import Store
 
-__all__ = ["TierSalvage", "fetch", "restore", "salvage"]
+__all__ = ["TierSalvage", "begin_after", "fetch", "restore", "salvage"]
 
 SEGMENT_BYTES = 1 << 30
+#: Last messages that are fetched side by side, and bytes of blocks meanwhile.
+_AT_ONCE, _BLOCKS = 16, 24 << 20
 #: The room that a missing message has in a log: more than the least record.
 _MISSING_BYTES = 256
 _MAGIC_AT = int(lib.PS_AT_MAGIC)
@@ -139,6 +145,49 @@ def _finish(made: Path, segment_bytes: int, counts: dict[str, int]) -> None:
     with Store(made, {**size, "cleanResourceInterval": 0}) as store:
         for topic, queues in counts.items():
             store.metadata.ensure_topic(topic, queues - 1)
+
+
+# ---- a store that is lost ----
+
+
+def begin_after(tier: Tier, path: Path, settings: Settings) -> dict[str, int]:
+    """Begins the log of a store that has none with the last message of each queue of its tier, so
+    that no offset is given twice and what is older is read there. Returns topics, each with how
+    many queues it has. path: of the store.
+
+    Raises: BadArgument, TierDamaged, TierTaken, TierUnreachable, DiskFull, StoreIOError."""
+    for manifest in tier.load_all():
+        if manifest.end and not manifest.segments:  # nothing of it is left to go on after
+            tier.publish(manifest.emptied(manifest.epoch, tier.writer))
+    spans = tier.spans()
+    if not spans:
+        return {}
+    folder, size = settings.commitlog_dirs(path)[0], int(settings["mappedFileSizeCommitLog"])
+    made = folder.with_name(f"{folder.name}.unfinished")
+    shutil.rmtree(made, ignore_errors=True)
+    for each in (path, made):
+        make_folders(each, settings.file_mode)
+    counts: dict[str, int] = {}
+    log, blocks = _LogWriter(made, size, size), BlockCache(tier.objects, _BLOCKS)
+    with ThreadPoolExecutor(_AT_ONCE, "pystore-begin") as pool:
+        reader = ColdReader.over(tier, blocks)
+        for span, last in zip(spans, pool.map(partial(_last_of, reader), spans), strict=True):
+            log.put(bytearray(last.record), 0)
+            counts[span.topic] = max(counts.get(span.topic, 0), span.queue + 1)
+    log.close()
+    (path / "abort").touch(mode=settings.file_mode)  # so that recovery makes queues and index
+    place_folder(made, folder)
+    return counts
+
+
+def _last_of(reader: ColdReader, span: QueueSpan) -> Message:
+    found = reader.read(span.topic, span.queue, span.end - 1, max_messages=1)
+    if not found:
+        raise TierDamaged(
+            f"the last message of {span.topic}/{span.queue}, offset {span.end - 1}, is damaged",
+            reader.address,
+        )
+    return found[0]
 
 
 # ---- what is left of a damaged tier ----

@@ -9,9 +9,11 @@ import pytest
 from duty_kit import SEGMENT, bodies_of, cold_of, manifest_of, opened, settle, tier_of
 
 import pystore
+from broker.broker import Broker
 from broker.services.cold.pace import PutBudget
 from broker.start_checks import read_start
-from pystore.cold.failures import NotATier
+from pystore.cold.failures import NotATier, TierUnreachable
+from pystore.cold.objects import FolderObjects
 from pystore.cold.reader import ColdReader
 from pystore.cold.upkeep import collect, verify
 from pystore.native import lib
@@ -103,6 +105,21 @@ def test_a_broker_with_an_empty_disk_takes_nothing_from_the_tier(tmp_path: Path)
         assert list(cold.uploads.counts.strange) == [("orders", 0)]
         assert store.clean(immediate=True).log_files == 0
     assert len(bodies_of(ColdReader(tmp_path / "cold"), "orders")) == 300
+
+
+def test_an_empty_store_does_not_begin_before_its_tier_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def away(*_: object) -> None:
+        raise TierUnreachable("the store is away", "s3://bucket")
+
+    monkeypatch.setattr(FolderObjects, "find", away)
+    with (
+        pytest.raises(TierUnreachable),
+        Broker(tmp_path / "store", listenPort=0, tieredStoreFilePath=str(tmp_path / "cold")),
+    ):
+        pass
+    assert not (tmp_path / "store" / "commitlog").exists()
 
 
 @pytest.mark.parametrize("own", [None, "1"])

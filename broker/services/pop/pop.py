@@ -363,24 +363,6 @@ class Pop:
         """Returns how many messages the group has popped that are neither acknowledged nor back."""
         return self.points.in_flight(topic, group, queue)
 
-    def peek(self, request: PopRequest) -> tuple[list[bytes], int]:
-        """Returns the records that would be popped next, and how many messages are there; nothing
-        is moved."""
-        records: list[bytes] = []
-        rest = 0
-        for queue in self.batches.queues(request.topic, request.queue):
-            low, high = self._store.span(request.topic, queue)
-            offset = self._offsets.get(request.group, request.topic, queue)
-            at = low if offset is None else offset
-            rest += max(high - at, 0)
-            if len(records) < request.most:
-                found = self._store.read(
-                    request.topic, queue, at, max_messages=request.most - len(records),
-                    transfer_limits=True,
-                )  # fmt: skip
-                records += [bytes(message.record) for message in found]
-        return records, rest
-
     def forget(self, *, topic: str | None = None, group: str | None = None) -> asyncio.Task[None]:
         """Forgets a topic or a group that was deleted: at once nothing of it comes back any more.
         After what this returns nothing comes back after a restart either, even if the same names

@@ -1,0 +1,79 @@
+"""A broker that has a segment and its tier answers as one that keeps everything, whatever happens
+meanwhile: uploads, local deletion, restarts, topics made again.
+
+``PS_COLD_TWINS`` requests (`make twin-cold`: 100,000); the short run is the same each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from broker.services.cold import cold
+from pystore.cold.tier import new_tier
+from pystore.cold.upkeep import verify
+from tests.cold.twins import TOPICS, Asking, Twins
+
+REQUESTS = int(os.environ.get("PS_COLD_TWINS", "0"))
+#: Requests between two changes, about.
+A_CHANGE = 60
+
+
+async def ask_both(root: Path, tier: str, rng: random.Random, requests: int) -> None:
+    twins = Twins(root, tier, rng)
+    await twins.start()
+    try:
+        await twins.burst(300)
+        await twins.thin.thin_out()
+        asking = Asking(twins)
+        while asking.asked < requests:
+            if rng.random() < 1 / A_CHANGE:
+                await twins.change()
+            await asking.one()
+    finally:
+        await twins.stop()
+
+
+def test_who_asks_does_not_notice_that_messages_are_in_the_tier(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cold, "_ROUND_S", 0.01)
+    rng = random.Random(seed if REQUESTS else 49)
+    asyncio.run(ask_both(tmp_path, str(tmp_path / "cold"), rng, REQUESTS or 300))
+
+
+async def lose_the_disk(root: Path, rng: random.Random) -> None:
+    twins = Twins(root, str(root / "cold"), rng)
+    await twins.start()
+    try:
+        await twins.burst(200)
+        await twins.thin.thin_out()
+        await twins.thin.stop()
+        shutil.rmtree(twins.thin.path)
+        await twins.thin.start()
+        twins.make(twins.thin, *TOPICS)  # how many queues a topic has was on the disk
+        await twins.burst(100)
+        asking = Asking(twins)
+        asking.kinds = tuple(each for each in asking.kinds if each[0] != asking.offsets)
+        while asking.asked < 60:
+            await asking.one()
+        await twins.thin.restart()
+        await twins.burst(100)
+        await twins.thin.thin_out()
+        while asking.asked < 120:
+            await asking.one()
+    finally:
+        await twins.stop()
+    assert verify(new_tier(root / "cold", "DefaultCluster", "DEFAULT_BROKER")).wrong == []
+
+
+def test_a_broker_whose_disk_is_lost_goes_on_where_its_tier_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cold, "_ROUND_S", 0.01)
+    asyncio.run(lose_the_disk(tmp_path, random.Random(7)))
