@@ -74,10 +74,10 @@ typedef struct ps_filter {
 
 typedef struct ps_mark { /* a group's place in a queue */
     int32_t mk_queue;
+    bool mk_changed;
     int64_t mk_offset; /* -1: none */
     int64_t mk_reset;  /* told at the next pull; -1: none */
     int64_t mk_pulled; /* where its last pull ended; -1: none, or not since it was reset */
-    bool mk_changed;
     int64_t mk_in_flight; /* popped, neither acknowledged nor back */
     struct ps_order *mk_order; /* the ordered batch that is out; NULL: none is */
 } ps_mark;

@@ -23,7 +23,8 @@ typedef struct ps_core_conf {
     int32_t long_polling;     /* longPollingEnable */
     int32_t short_polling_ms; /* shortPollingTimeMills: how long without it */
     int32_t parked_max;       /* pulls held at once; more are answered at once */
-    int64_t offsets_max;      /* of groups in queues, that clients make; 0: any */
+    int64_t offsets_max;      /* of groups in queues, that clients make, and pairs of group and
+                               * topic; 0: any */
     const char *broker;       /* name of the broker, for handles; NULL: empty */
     int32_t slave_reads;      /* slaveReadEnable: who is far behind is sent to a slave */
     int32_t slave;            /* it follows a master, which may have more */

@@ -146,8 +146,7 @@ static int read_batch(taking *t, light_batch *b, int64_t *next) {
 /* Where the group reads on: a new one at the first message while the queue still has it, else at
  * the last. */
 static int64_t begin_at(ps_pair *pair, int64_t low, int64_t high) {
-    const ps_mark *m = ps_pair_mark(pair, 0, true);
-    int64_t was = m != NULL ? m->mk_offset : -1, at = was;
+    int64_t was = ps_pair_mark(pair, 0, false)->mk_offset, at = was;
     if (at < 0) at = low == 0 || high == 0 ? 0 : high - 1;
     if (at < low) at = low;
     if (at > high) at = high;
@@ -219,9 +218,12 @@ static int take_of(taking *t, ps_slice queue) {
     light_batch b = {.queue = queue, .row = {.count = 0}};
     int64_t low, high, next, records = l->rg_records.len, counts = l->rg_counts.len;
     if (!ps_lights_range(c->co_store, (const char *)queue.data, queue.len, &low, &high)) return 0;
-    b.pair = ps_core_pair_of(c, g->lg_name, g->lg_len, (const char *)queue.data, queue.len);
-    if (b.pair == NULL)
-        return ps_fail(t->e, PS_E_NO_MEMORY, 0, -1, NULL, "no memory for another consumer offset");
+    const char *name = (const char *)queue.data;
+    b.pair = ps_core_find_pair(c, (const uint8_t *)g->lg_name, g->lg_len, queue.data, queue.len);
+    if (b.pair == NULL && ps_core_may_commit(c, g->lg_name, g->lg_len, name, queue.len, 0))
+        b.pair = ps_core_pair_of(c, g->lg_name, g->lg_len, name, queue.len);
+    if (b.pair == NULL || ps_pair_mark_asked(b.pair, 0) == NULL)
+        return ps_offsets_refused(c, t->e);
     if (is_blocked(t, &b)) return 0;
     next = begin_at(b.pair, low, high);
     if (next >= high) return 0;

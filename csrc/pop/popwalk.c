@@ -2,7 +2,6 @@
  * over whichever protocol, asks here. docs/internals/pop.md#the-pop; upstream
  * PopMessageProcessor.popMsgFromQueue. */
 #include <errno.h>
-#include <inttypes.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +12,6 @@
 #include "tables/tables.h"
 
 #define PERCENT 100
-#define TOO_MANY                                                                                  \
-    "no memory for another consumer offset, or more than %" PRId64 " of them (maxOffsetsPerBroker)"
 
 typedef struct walk {
     ps_core *c;
@@ -192,7 +189,7 @@ static bool take_from(walk *w, const place *p, int32_t queue_id, int64_t high) {
     int64_t at = find_position(w, p, queue_id);
     ps_batch_info info;
     if (at < 0) {
-        ps_fail(w->e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, TOO_MANY, p->pair->pr_table->ms_max);
+        ps_offsets_refused(w->c, w->e);
         return false;
     }
     if (high == at) return true;
@@ -256,7 +253,7 @@ static bool walk_queues(walk *w, const place *p, int32_t first, int32_t from, in
     bool all = count > 1 && !from_first(w, p) && p->pair->pr_mark_count < count;
     if (all && (!ps_pair_may_have(p->pair, count - p->pair->pr_mark_count) ||
                 !ps_pair_marks(p->pair, count))) {
-        ps_fail(w->e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, TOO_MANY, p->pair->pr_table->ms_max);
+        ps_offsets_refused(w->c, w->e);
         return false;
     }
     if (p->pair->pr_mark_count == 0) first = 0; /* marks that come in order move no others */

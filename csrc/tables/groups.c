@@ -2,6 +2,7 @@
  * Upstream: ConsumerManager, ConsumerOffsetManager. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +12,6 @@
 #include "tables/lags.h"
 #include "tables/tables.h"
 
-#define PAIRS_MAX (1 << 20) /* of group and topic; each has some 200 bytes */
 #define QUEUES_MAX (PS_QUEUE_ID_MAX + 1)
 
 /* The separator keeps ("ab", "c") and ("a", "bc") apart. */
@@ -21,9 +21,11 @@ static uint32_t pair_hash(const uint8_t *group, int32_t group_len, const uint8_t
     return ps_hash_more(ps_hash_more(ps_hash_of(group, group_len), &at, 1), topic, topic_len);
 }
 
-static int no_memory(ps_error *e) {
+int ps_offsets_refused(const ps_core *c, ps_error *e) {
     return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
-                   "no memory for the tables, or over a million (group, topic) pairs");
+                   "no memory for another consumer offset, or more than %" PRId64
+                   " of them (maxOffsetsPerBroker)",
+                   c->co_tables.tc_marks.ms_max);
 }
 
 /* ---- pairs ---- */
@@ -48,13 +50,15 @@ ps_pair *ps_core_find_pair(ps_core *c, const uint8_t *group, int32_t group_len,
     return p;
 }
 
-ps_pair *ps_core_pair_of(ps_core *c, const char *group, int32_t group_len, const char *topic,
-                         int32_t topic_len) {
+/* Made when there is none. NULL: no memory, or, as a client asks for it, too many. */
+static ps_pair *pair_of(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                        int32_t topic_len, bool asked) {
     ps_pair *p =
         ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
     if (p != NULL) return p;
     ps_chains *pairs = &c->co_tables.tc_pairs;
-    if (pairs->count >= PAIRS_MAX || !ps_chains_reserve(pairs)) return NULL;
+    int64_t most = c->co_tables.tc_marks.ms_max;
+    if ((asked && most > 0 && pairs->count >= most) || !ps_chains_reserve(pairs)) return NULL;
     p = calloc(1, sizeof *p + (size_t)group_len + (size_t)topic_len);
     if (p == NULL) return NULL;
     p->pr_group_len = group_len;
@@ -71,6 +75,11 @@ ps_pair *ps_core_pair_of(ps_core *c, const char *group, int32_t group_len, const
     *all = p;
     if (is_light(p)) ps_lag_join(c, p);
     return p;
+}
+
+ps_pair *ps_core_pair_of(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                         int32_t topic_len) {
+    return pair_of(c, group, group_len, topic, topic_len, true);
 }
 
 /* ---- what has changed ---- */
@@ -159,7 +168,7 @@ int ps_core_subscription(ps_core *c, const char *group, int32_t group_len, const
     if (mine.code < 0 || p == NULL || ((tag_count > 0 || sql != NULL) && f == NULL)) {
         ps_filter_unref(f);
         if (p != NULL) drop_if_empty(c, p);
-        if (mine.code == 0) return no_memory(e);
+        if (mine.code == 0) return ps_offsets_refused(c, e);
         if (e != NULL) *e = mine;
         return mine.code;
     }
@@ -210,7 +219,7 @@ ps_mark *ps_pair_mark(ps_pair *p, int32_t queue_id, bool make) {
     if (at < p->pr_mark_count && p->pr_marks[at].mk_queue == queue_id) return &p->pr_marks[at];
     if (!make) return NULL;
     if (p->pr_mark_count == p->pr_mark_room) {
-        int32_t room = p->pr_mark_room ? 2 * p->pr_mark_room : 4;
+        int32_t room = p->pr_mark_room > 0 ? 2 * p->pr_mark_room : is_light(p) ? 1 : 4;
         ps_mark *marks = realloc(p->pr_marks, (size_t)room * sizeof *marks);
         if (marks == NULL) return NULL;
         p->pr_marks = marks;
@@ -287,9 +296,9 @@ static int mark_of(ps_core *c, const char *group, int32_t group_len, const char 
         return ps_fail(e, PS_E_ARGUMENT, 0, offset, NULL,
                        "queue %d is not from 0 to %d, or offset %lld is negative", queue_id,
                        QUEUES_MAX - 1, (long long)offset);
-    *pair = ps_core_pair_of(c, group, group_len, topic, topic_len);
+    *pair = pair_of(c, group, group_len, topic, topic_len, false);
     *out = *pair != NULL ? ps_pair_mark(*pair, queue_id, true) : NULL;
-    return *out != NULL ? 0 : no_memory(e);
+    return *out != NULL ? 0 : ps_offsets_refused(c, e);
 }
 
 int ps_pair_hold(ps_core *c, const char *group, int32_t group_len, const char *topic,

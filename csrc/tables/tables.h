@@ -11,7 +11,7 @@ ps_topic_entry *ps_core_find_topic(ps_core *c, const uint8_t *name, int32_t len)
 bool ps_topic_translates(const ps_topic_entry *t, const ps_command *request);
 ps_pair *ps_core_find_pair(ps_core *c, const uint8_t *group, int32_t group_len,
                            const uint8_t *topic, int32_t topic_len);
-/* Made when there is none. NULL: no memory, or too many. */
+/* Made when there is none. NULL: no memory, or as many as there may be offsets. */
 ps_pair *ps_core_pair_of(ps_core *c, const char *group, int32_t group_len, const char *topic,
                          int32_t topic_len);
 /* All pairs, those of light queues last: the first for NULL. To forget pairs while walking, ask for
@@ -22,6 +22,8 @@ void ps_pair_pulled(ps_pair *p, int32_t queue_id, int64_t next);
 ps_mark *ps_pair_mark(ps_pair *p, int32_t queue_id, bool make); /* NULL: none, or no memory */
 /* The same for a client. NULL: no memory, or the broker has too many; then that is counted. */
 ps_mark *ps_pair_mark_asked(ps_pair *p, int32_t queue_id);
+/* PS_E_NO_MEMORY, with the reason: there may be no more. */
+int ps_offsets_refused(const ps_core *c, ps_error *e);
 /* Whether so many more may be made for clients; if not, that is counted. */
 bool ps_pair_may_have(ps_pair *p, int32_t count);
 /* Makes those marks of queues 0 to count - 1 that are missing; one after the other, in any order,

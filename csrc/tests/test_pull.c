@@ -331,6 +331,21 @@ static void test_pairs_that_go(void) {
     CHECK_EQ(before, kit_core->co_tables.tc_pairs.count);
 }
 
+/* There are as many as there may be offsets; what the broker itself commits is kept. */
+static void test_pairs_are_limited(void) {
+    ps_marks *marks = &kit_core->co_tables.tc_marks;
+    ps_error e = {0};
+    marks->ms_max = kit_core->co_tables.tc_pairs.count + 1;
+    CHECK_EQ(0, ps_core_subscription(kit_core, "in", 2, "P", 1, 1, "", 0, 0, NULL, 0, 0, &e));
+    CHECK_EQ(PS_E_NO_MEMORY,
+             ps_core_subscription(kit_core, "out", 3, "P", 1, 1, "", 0, 0, NULL, 0, 0, &e));
+    CHECKF(strstr(e.text, "maxOffsetsPerBroker") != NULL, "%s", e.text);
+    CHECK_EQ(0, ps_core_commit(kit_core, "out", 3, "P", 1, 0, 1, &e));
+    marks->ms_max = 0;
+    ps_core_forget_subscription(kit_core, "in", 2, "P", 1);
+    ps_core_forget_offsets(kit_core, "out", 3, NULL, 0);
+}
+
 /* A topic that was withdrawn leaves neither a row nor a place in samples; the sums of the broker
  * keep what it got. */
 static void test_topics_that_go(void) {
@@ -804,6 +819,7 @@ int main(void) {
     test_offsets_table();
     test_offsets_as_blocks();
     test_pairs_that_go();
+    test_pairs_are_limited();
     test_topics_that_go();
     test_statistics();
     test_holding();

@@ -393,6 +393,23 @@ async def test_the_names_of_a_client_live_until_the_core_has_answered(store_path
             assert found == [group.encode(), client.encode()]
 
 
+async def test_consumer_offsets_of_lite_topics_are_limited(store_path):
+    """By a refusal that names the setting; those that are there go on."""
+    async with lite_broker(store_path, maxOffsetsPerBroker=1024) as lt:
+        await lt.add("old", "new")
+        await lt.send("old", "0")
+        first = await lt.pop(poll=60_000)
+        assert (await lt.ack("old", 0, first)).code == 0
+        for queue in range(1024):
+            lt.p.broker.services.offsets.commit("other", "T", queue, 1)
+        await lt.send("new", "1")
+        refused = await lt.pop(poll=60_000)
+        assert refused.code == 1 and "maxOffsetsPerBroker" in refused.remark
+        assert lt.committed("new") is None
+        await lt.p.broker.services.offsets.delete("other", "T")
+        assert await lt.some() == [("new", "1")]
+
+
 # ---- restart, expiry ----
 
 
