@@ -731,8 +731,7 @@ _OURS: dict[str, dict[str, Any]] = {
         by_request="own host"),
     "maxOffsetsPerBroker": _row(
         "broker", "offsets",
-        "a consumer offset of a client that would be one more, of a group in a queue or in a lite "
-        "topic, is refused, and so is a pair of group and topic",
+        "one more consumer offset of a client, or pair of group and topic, is refused",
         type="int", default=1 << 20, low=1024, high=1 << 26, at_start=True),
     "maxOpenCheckPoints": _row(
         "broker", "batches",

@@ -19,7 +19,6 @@ from broker.processors.refusals import always, check_hands_out, put_refusal
 from broker.services.context import Services
 from broker.services.lite.lite_topics import EXPIRATION, LiteTopics, is_lite
 from broker.services.lite.names import parts_of, queue_of, subscription_problem
-from broker.services.lite.registry import names_in
 from broker.services.topics import READ
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
@@ -28,6 +27,7 @@ from broker.wire.handlers import Handler, Peer, Result, host_text
 from broker.wire.receipts import ORDER_QUEUE, Handle
 from pystore.errors import StoreError
 from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
+from pystore.store.light_queues import names_in
 
 __all__ = ["LiteProcessor"]
 

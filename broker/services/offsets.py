@@ -125,15 +125,15 @@ class ConsumerOffsets:
         self._core.commit_offset(group, topic, queue, target)
         self._core.reset_offset(group, topic, queue, target)
 
-    def forget_now(self, group: str, topic: str) -> None:
-        """Forgets what a group has of a topic; forget_on_disk() brings it to the disk."""
-        if self._core.offset(group, topic, 0) is not None:
-            self._core.delete_offsets(group, topic)
+    def are_gone(self, groups: Iterable[str], topic: str) -> None:
+        """Notes that the core has forgotten what these groups had of a topic; forget_on_disk()
+        brings it to the disk."""
+        for group in groups:
             self._unsaved.pop((group, topic), None)
             self._gone.append((group, topic))
 
     async def forget_on_disk(self) -> None:
-        """Forgets on the disk what forget_now() has forgotten, but for what has come anew. Raises:
+        """Forgets on the disk what are_gone() has noted, but for what has come anew. Raises:
         StoreError."""
         async with self._writing:
             gone, self._gone = self._gone, []

@@ -14,14 +14,16 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/chains.h"
 #include "base/crc.h"
+#include "files/mapfile.h"
 #include "files/replace.h"
 #include "light/slot.h"
 
-#define NAME_MAX_LEN 255
 #define NAMES_AHEAD (64 << 10)
 #define NAMES_DEAD (1 << 20) /* fewer bytes that say nothing any more are left */
 #define COVER_EVERY (64LL << 20) /* bytes of the log between two marks */
+#define PIECE (64 << 10) /* of `names`, that is written at once */
 #define LOAD_SLOTS 4096
 
 /* ---- files ---- */
@@ -184,17 +186,84 @@ static int read_slot(ps_light *l, int64_t at, lg_slot *out, ps_error *e) {
 
 /* ---- the table ---- */
 
+static ps_light_queue *queue_at(const ps_light *l, ps_ref ref) {
+    return ref != 0 ? ps_pool_at(&l->lt_queues, ref) : NULL;
+}
+
+static ps_light_family *family_of(const ps_light *l, const ps_light_queue *q) {
+    return ps_pool_at(&l->lt_families, q->lq_family);
+}
+
+/* Bytes of a name that are its family's. */
+static int32_t family_len(const void *name, int32_t len) {
+    const char *end = memrchr(name, '$', (size_t)len);
+    return end != NULL ? (int32_t)(end - (const char *)name) + 1 : 0;
+}
+
+static ps_ref find_family(const ps_light *l, const void *name, int32_t len) {
+    ps_ref at = ps_pool_first(&l->lt_families, ps_hash_of(name, len));
+    for (; at != 0; at = ps_pool_next(&l->lt_families, at)) {
+        const ps_light_family *f = ps_pool_at(&l->lt_families, at);
+        if (f->lf_len == len && memcmp(f->lf_name, name, (size_t)len) == 0) break;
+    }
+    return at;
+}
+
+/* Made when there is none. 0: no memory. */
+static ps_ref get_family(ps_light *l, const void *name, int32_t len) {
+    ps_ref at = find_family(l, name, len);
+    if (at != 0) return at;
+    at = ps_pool_add(&l->lt_families, sizeof(ps_light_family) + (size_t)len,
+                     ps_hash_of(name, len));
+    if (at == 0) return 0;
+    ps_light_family *f = ps_pool_at(&l->lt_families, at);
+    f->lf_len = (uint8_t)len;
+    memcpy(f->lf_name, name, (size_t)len);
+    return at;
+}
+
+static void drop_empty_family(ps_light *l, ps_ref ref) {
+    const ps_light_family *f = ps_pool_at(&l->lt_families, ref);
+    if (f->lf_count == 0) ps_pool_drop(&l->lt_families, ref);
+}
+
+int32_t ps_light_name(const ps_light *l, const ps_light_queue *q, void *to) {
+    const ps_light_family *f = family_of(l, q);
+    memcpy(to, f->lf_name, f->lf_len);
+    memcpy((uint8_t *)to + f->lf_len, q->lq_name, q->lq_len);
+    return f->lf_len + q->lq_len;
+}
+
+int32_t ps_light_name_len(const ps_light *l, const ps_light_queue *q) {
+    return family_of(l, q)->lf_len + q->lq_len;
+}
+
+static ps_ref find_queue(const ps_light *l, const void *name, int32_t len) {
+    int32_t head = family_len(name, len);
+    ps_ref at = ps_pool_first(&l->lt_queues, ps_hash_of(name, len));
+    for (; at != 0; at = ps_pool_next(&l->lt_queues, at)) {
+        const ps_light_queue *q = queue_at(l, at);
+        if (q->lq_len != len - head) continue;
+        const ps_light_family *f = family_of(l, q);
+        if (f->lf_len == head && memcmp(f->lf_name, name, (size_t)head) == 0 &&
+            memcmp(q->lq_name, (const uint8_t *)name + head, q->lq_len) == 0)
+            break;
+    }
+    return at;
+}
+
 ps_light_queue *ps_light_find_locked(ps_light *l, const void *name, int32_t len) {
-    ps_light_queue *q = ps_chains_first(&l->lt_queues, ps_hash_of(name, len));
-    while (q != NULL && (q->lq_len != len || memcmp(q->lq_name, name, (size_t)len) != 0))
-        q = ps_chains_next(q);
-    return q;
+    return queue_at(l, find_queue(l, name, len));
+}
+
+static ps_ref ref_numbered(const ps_light *l, uint32_t number) {
+    const ps_light_page *page =
+        number < l->lt_number_count ? l->lt_pages[number / PS_LIGHT_PAGE] : NULL;
+    return page != NULL ? page->queues[number % PS_LIGHT_PAGE] : 0;
 }
 
 ps_light_queue *ps_light_numbered(const ps_light *l, uint32_t number) {
-    const ps_light_page *page =
-        number < l->lt_number_count ? l->lt_pages[number / PS_LIGHT_PAGE] : NULL;
-    return page != NULL ? page->queues[number % PS_LIGHT_PAGE] : NULL;
+    return queue_at(l, ref_numbered(l, number));
 }
 
 ps_light_queue *ps_light_from(const ps_light *l, uint32_t number) {
@@ -202,10 +271,56 @@ ps_light_queue *ps_light_from(const ps_light *l, uint32_t number) {
         const ps_light_page *page = l->lt_pages[at / PS_LIGHT_PAGE];
         if (page == NULL)
             at |= PS_LIGHT_PAGE - 1;
-        else if (page->queues[at % PS_LIGHT_PAGE] != NULL)
-            return page->queues[at % PS_LIGHT_PAGE];
+        else if (page->queues[at % PS_LIGHT_PAGE] != 0)
+            return queue_at(l, page->queues[at % PS_LIGHT_PAGE]);
     }
     return NULL;
+}
+
+/* ---- the order of a family ---- */
+
+static void leave_order(ps_light *l, ps_light_queue *q) {
+    ps_light_family *f = family_of(l, q);
+    ps_light_queue *older = queue_at(l, q->lq_older), *newer = queue_at(l, q->lq_newer);
+    if (!q->lq_ordered) return;
+    *(older != NULL ? &older->lq_newer : &f->lf_oldest) = q->lq_newer;
+    *(newer != NULL ? &newer->lq_older : &f->lf_newest) = q->lq_older;
+    q->lq_ordered = false;
+}
+
+/* It has the newest record of all of them. */
+static void order_last(ps_light *l, ps_light_queue *q, ps_ref ref) {
+    ps_light_family *f = family_of(l, q);
+    if (f->lf_newest == ref) return;
+    leave_order(l, q);
+    ps_light_queue *before = queue_at(l, f->lf_newest);
+    q->lq_older = f->lf_newest;
+    q->lq_newer = 0;
+    *(before != NULL ? &before->lq_newer : &f->lf_oldest) = ref;
+    f->lf_newest = ref;
+    q->lq_ordered = true;
+}
+
+int32_t ps_light_expired_locked(ps_light *l, const void *family, int32_t len, int64_t now_ms,
+                                int64_t age_ms, uint8_t *to, int32_t room,
+                                ps_light_queue **unknown) {
+    ps_ref at = find_family(l, family, len);
+    int32_t used = 0;
+    if (at == 0) return 0;
+    const ps_light_family *f = ps_pool_at(&l->lt_families, at);
+    ps_light_queue *q = queue_at(l, f->lf_oldest);
+    for (; q != NULL; q = queue_at(l, q->lq_newer)) {
+        if (q->lq_stamp == 0) {
+            *unknown = q;
+            return -1;
+        }
+        /* The clock was set back: what is behind this one waits no longer than for its age. */
+        if (q->lq_stamp > now_ms) q->lq_stamp = now_ms;
+        if (now_ms - q->lq_stamp <= age_ms || used + 1 + ps_light_name_len(l, q) > room) break;
+        to[used] = (uint8_t)ps_light_name(l, q, to + used + 1);
+        used += 1 + to[used];
+    }
+    return used;
 }
 
 /* Room for the number; numbers before it may be missing. */
@@ -223,9 +338,11 @@ static ps_light_page *page_of(ps_light *l, uint32_t number) {
     return l->lt_pages[at];
 }
 
-/* Bytes of `names` that say what a queue is called. */
-static int64_t name_bytes(const ps_light_queue *q) {
-    return LG_NAME_HEAD + q->lq_len;
+/* ---- what `names` says ---- */
+
+/* Bytes that say what a queue is called. */
+static int64_t name_bytes(const ps_light *l, const ps_light_queue *q) {
+    return LG_NAME_HEAD + ps_light_name_len(l, q);
 }
 
 static void put_name(uint8_t *p, int kind, uint32_t number, const void *rest, int32_t len) {
@@ -249,46 +366,75 @@ static int note_name(ps_light *l, int kind, uint32_t number, const void *rest, i
     return 0;
 }
 
-/* Of the next number, or of a later one. */
-static ps_light_queue *add_queue(ps_light *l, uint32_t number, const void *name, int32_t len) {
+static void put_next(const ps_light_queue *q, uint8_t to[LG_NEXT_LEN]) {
+    be64_put(to, (uint64_t)q->lq_max);
+    be64_put(to + 8, (uint64_t)q->lq_stamp);
+}
+
+/* ---- queues that come and go ---- */
+
+/* Of the next number, or of a later one. 0: no memory. */
+static ps_ref add_queue(ps_light *l, uint32_t number, const void *name, int32_t len) {
+    int32_t head = family_len(name, len);
     ps_light_page *page = number < UINT32_MAX ? page_of(l, number) : NULL;
-    ps_light_queue *q = page != NULL && ps_chains_reserve(&l->lt_queues)
-                            ? malloc(sizeof *q + (size_t)len)
-                            : NULL;
-    if (q == NULL) return NULL;
-    *q = (ps_light_queue){
-        .lq_last = -1, .lq_jump = -1, .lq_number = number, .lq_len = (uint8_t)len};
-    memcpy(q->lq_name, name, (size_t)len);
-    ps_chains_add(&l->lt_queues, q, ps_hash_of(name, len));
-    page->queues[number % PS_LIGHT_PAGE] = q;
+    ps_ref family = page != NULL ? get_family(l, name, head) : 0;
+    if (family == 0) return 0;
+    ps_ref ref = ps_pool_add(&l->lt_queues, sizeof(ps_light_queue) + (size_t)(len - head),
+                             ps_hash_of(name, len));
+    if (ref == 0) {
+        drop_empty_family(l, family);
+        return 0;
+    }
+    ps_light_queue *q = queue_at(l, ref);
+    q->lq_family = family;
+    q->lq_last = q->lq_jump = -1;
+    q->lq_number = number;
+    q->lq_len = (uint8_t)(len - head);
+    memcpy(q->lq_name, (const uint8_t *)name + head, q->lq_len);
+    family_of(l, q)->lf_count++;
+    page->queues[number % PS_LIGHT_PAGE] = ref;
     page->count++;
     l->lt_number_count = number + 1;
-    return q;
+    return ref;
+}
+
+/* Made when missing. 0: no memory. */
+static ps_ref get_queue(ps_light *l, const void *name, int32_t len) {
+    ps_ref ref = find_queue(l, name, len);
+    ps_error e;
+    if (ref != 0 || len > PS_LIGHT_NAME_MAX) return ref;
+    if (note_name(l, LG_NAME_NEW, l->lt_number_count, name, len, &e) < 0) return 0;
+    ref = add_queue(l, l->lt_number_count, name, len);
+    if (ref == 0 && !l->lt_readonly) l->lt_names_ahead -= LG_NAME_HEAD + len;
+    return ref;
 }
 
 ps_light_queue *ps_light_get_locked(ps_light *l, const void *name, int32_t len) {
-    ps_light_queue *q = ps_light_find_locked(l, name, len);
-    ps_error e;
-    if (q != NULL || len > NAME_MAX_LEN) return q;
-    if (note_name(l, LG_NAME_NEW, l->lt_number_count, name, len, &e) < 0) return NULL;
-    q = add_queue(l, l->lt_number_count, name, len);
-    if (q == NULL && !l->lt_readonly) l->lt_names_ahead -= LG_NAME_HEAD + len;
-    return q;
+    return queue_at(l, get_queue(l, name, len));
 }
 
-static void drop_queue(ps_light *l, ps_light_queue *q) {
-    ps_light_queue **at = &l->lt_news;
-    while (q->lq_has_news && *at != NULL && *at != q) at = &(*at)->lq_news;
-    if (q->lq_has_news && *at == q) *at = q->lq_news;
-    ps_chains_remove(&l->lt_queues, q);
+static void drop_news(ps_light *l, const ps_light_queue *q, ps_ref ref) {
+    ps_ref *at = &l->lt_news;
+    if (!q->lq_has_news) return;
+    while (*at != 0 && *at != ref) at = &queue_at(l, *at)->lq_news;
+    if (*at == ref) *at = q->lq_news;
+}
+
+static void drop_queue(ps_light *l, ps_ref ref) {
+    ps_light_queue *q = queue_at(l, ref);
+    ps_ref family = q->lq_family;
     ps_light_page **page = &l->lt_pages[q->lq_number / PS_LIGHT_PAGE];
-    (*page)->queues[q->lq_number % PS_LIGHT_PAGE] = NULL;
+    drop_news(l, q, ref);
+    leave_order(l, q);
+    l->lt_names_dead += name_bytes(l, q);
+    (*page)->queues[q->lq_number % PS_LIGHT_PAGE] = 0;
     if (--(*page)->count == 0) {
         free(*page);
         *page = NULL;
     }
-    l->lt_names_dead += name_bytes(q);
-    free(q);
+    ps_pool_drop(&l->lt_queues, ref);
+    ((ps_light_family *)ps_pool_at(&l->lt_families, family))->lf_count--;
+    drop_empty_family(l, family);
 }
 
 /* ---- the list of a queue's units ---- */
@@ -309,11 +455,20 @@ static int jump_after(ps_light *l, const ps_light_queue *q, int64_t *jump, ps_er
     return code;
 }
 
-static void tell_of(ps_light *l, ps_light_queue *q) {
+static void tell_of(ps_light *l, ps_light_queue *q, ps_ref ref) {
     if (!l->lt_listened || q->lq_has_news) return;
     q->lq_has_news = true;
     q->lq_news = l->lt_news;
-    l->lt_news = q;
+    l->lt_news = ref;
+}
+
+/* The unit in this slot is the queue's last one. */
+static void set_last(ps_light *l, ps_light_queue *q, ps_ref ref, const lg_slot *s, int64_t at) {
+    q->lq_last = at;
+    q->lq_physical = s->physical;
+    q->lq_jump = s->jump;
+    q->lq_max = s->offset + 1;
+    order_last(l, q, ref);
 }
 
 static int append_locked(ps_light *l, const void *name, int32_t len, const ps_light_unit *u,
@@ -327,8 +482,9 @@ static int append_locked(ps_light *l, const void *name, int32_t len, const ps_li
                     .jump = -1};
     int code = 0;
     if (u->physical < l->lt_covered) return 0;
-    ps_light_queue *q = ps_light_get_locked(l, name, len);
-    if (q == NULL) return no_memory(e);
+    ps_ref ref = get_queue(l, name, len);
+    if (ref == 0) return no_memory(e);
+    ps_light_queue *q = queue_at(l, ref);
     if (q->lq_last >= l->lt_first) {
         if (u->physical <= q->lq_physical) return 0;
         if (u->offset >= q->lq_max) {
@@ -339,14 +495,13 @@ static int append_locked(ps_light *l, const void *name, int32_t len, const ps_li
     made.number = q->lq_number;
     int64_t at;
     if ((code = add_slot(l, &made, &at, e)) < 0) return code;
-    q->lq_last = at;
-    q->lq_physical = made.physical;
-    q->lq_jump = made.jump;
-    q->lq_max = u->offset + 1;
-    if (q->lq_next < q->lq_max) q->lq_next = q->lq_max;
+    bool anew = u->offset < q->lq_max; /* no put of this store: it follows another */
+    set_last(l, q, ref, &made, at);
+    if (anew || q->lq_next < q->lq_max) q->lq_next = q->lq_max;
     q->lq_stamp = store_ms;
+    q->lq_noted = false;
     l->lt_units++;
-    tell_of(l, q);
+    tell_of(l, q, ref);
     return 1;
 }
 
@@ -359,73 +514,167 @@ int ps_light_append(ps_light *l, const void *name, int32_t len, const ps_light_u
 }
 
 int ps_light_cover(ps_light *l, int64_t physical, bool now, ps_error *e) {
+    const lg_slot mark = {.kind = LG_MARK, .physical = physical, .before = -1, .jump = -1};
     int64_t at;
-    int code = 0;
+    /* Who dispatches what names no light queue does not wait for those who do. */
+    if (physical - l->lt_covered < (now ? 1 : COVER_EVERY)) return 0;
     pthread_mutex_lock(&l->lt_lock);
-    if (physical - l->lt_covered >= (now ? 1 : COVER_EVERY)) {
-        lg_slot mark = {.kind = LG_MARK, .physical = physical, .before = -1, .jump = -1};
-        code = add_slot(l, &mark, &at, e);
-        if (code == 0) l->lt_covered = physical;
-    }
+    int code = add_slot(l, &mark, &at, e);
+    if (code == 0) l->lt_covered = physical;
     pthread_mutex_unlock(&l->lt_lock);
     return code;
 }
 
 /* ---- names that are needed no more ---- */
 
-/* What `names` has to say of the queues of now; *len: its bytes. NULL: no memory. */
-static uint8_t *names_of_now(const ps_light *l, int64_t *len) {
-    static const int32_t more = LG_NAME_HEAD + 8;
-    uint8_t next[8], *all, *to;
-    int64_t most = LG_NAME_HEAD;
-    for (const ps_light_queue *q = ps_light_from(l, 0); q != NULL;
-         q = ps_light_from(l, q->lq_number + 1))
-        most += name_bytes(q) + more;
-    if ((all = to = malloc((size_t)most)) == NULL) return NULL;
-    for (const ps_light_queue *q = ps_light_from(l, 0); q != NULL;
-         q = ps_light_from(l, q->lq_number + 1)) {
-        put_name(to, LG_NAME_NEW, q->lq_number, q->lq_name, q->lq_len);
-        to += name_bytes(q);
-        if (q->lq_last >= l->lt_first || q->lq_max == 0) continue;
-        be64_put(next, (uint64_t)q->lq_max);
-        put_name(to, LG_NAME_NEXT, q->lq_number, next, 8);
-        to += more;
+/* What has to be said of queues from *number to before `end`, of as many as there is room for: the
+ * bytes; *number: where to go on. */
+static int32_t put_names(const ps_light *l, uint32_t *number, uint32_t end, uint8_t *to) {
+    uint8_t rest[PS_LIGHT_NAME_MAX];
+    int32_t used = 0;
+    const ps_light_queue *q;
+    while ((q = ps_light_from(l, *number)) != NULL && q->lq_number < end &&
+           used <= PIECE - 2 * LG_NAME_HEAD - PS_LIGHT_NAME_MAX - LG_NEXT_LEN) {
+        int32_t len = ps_light_name(l, q, rest);
+        put_name(to + used, LG_NAME_NEW, q->lq_number, rest, len);
+        used += LG_NAME_HEAD + len;
+        if (q->lq_noted || (q->lq_last < l->lt_first && q->lq_max > 0)) {
+            put_next(q, rest);
+            put_name(to + used, LG_NAME_NEXT, q->lq_number, rest, LG_NEXT_LEN);
+            used += LG_NAME_HEAD + LG_NEXT_LEN;
+        }
+        *number = q->lq_number + 1;
     }
-    if (l->lt_number_count > 0 && ps_light_numbered(l, l->lt_number_count - 1) == NULL) {
-        put_name(to, LG_NAME_GONE, l->lt_number_count - 1, "", 0); /* no number is given twice */
-        to += LG_NAME_HEAD;
+    if (q != NULL && q->lq_number < end) return used;
+    if (*number < end) { /* no number is given twice */
+        put_name(to + used, LG_NAME_GONE, end - 1, "", 0);
+        used += LG_NAME_HEAD;
     }
-    *len = to - all;
-    return all;
+    *number = end;
+    return used;
+}
+
+typedef struct renewal { /* of `names` */
+    char path[PATH_MAX];
+    int fd;
+    int64_t len;      /* of what it has */
+    int64_t from;     /* in the old file: what is not taken over yet */
+    int64_t was_dead; /* bytes of the old file, as it began */
+    uint8_t *piece;
+} renewal;
+
+static int write_piece(ps_light *l, renewal *r, int64_t len, ps_error *e) {
+    int code = write_all(l, r->fd, r->piece, len, r->len, -1, e);
+    if (code == 0) r->len += len;
+    return code;
+}
+
+/* The queues of now, in pieces: others go on between two of them. */
+static int renew_queues(ps_light *l, renewal *r, ps_error *e) {
+    uint32_t number = 0;
+    pthread_mutex_lock(&l->lt_lock);
+    uint32_t end = l->lt_number_count;
+    int code = flush_names(l, e);
+    r->from = l->lt_names_len;
+    r->was_dead = l->lt_names_dead;
+    pthread_mutex_unlock(&l->lt_lock);
+    while (code == 0 && number < end) {
+        pthread_mutex_lock(&l->lt_lock);
+        int32_t len = put_names(l, &number, end, r->piece);
+        pthread_mutex_unlock(&l->lt_lock);
+        code = write_piece(l, r, len, e);
+    }
+    if (code == 0 && l->lt_io->fsync(l->lt_io, r->fd) < 0) code = io_failed(l, -1, "sync", e);
+    return code;
+}
+
+/* What the old file got meanwhile. *left: there is more, perhaps. */
+static int renew_some_rest(ps_light *l, renewal *r, bool *left, ps_error *e) {
+    int code = flush_names(l, e);
+    int64_t len = l->lt_names_len - r->from;
+    *left = len > PIECE;
+    if (*left) len = PIECE;
+    if (code < 0 || len == 0) return code;
+    if (l->lt_io->pread(l->lt_io, l->lt_names_fd, r->piece, (size_t)len, r->from) != len)
+        return io_failed(l, -1, "read", e);
+    r->from += len;
+    return write_piece(l, r, len, e);
+}
+
+static int renew_rest(ps_light *l, renewal *r, ps_error *e) {
+    char path[PATH_MAX];
+    int code = 0;
+    path_of(l, -1, path);
+    for (bool left = true; left && code == 0;) {
+        pthread_mutex_lock(&l->lt_lock);
+        code = renew_some_rest(l, r, &left, e);
+        if (code == 0 && !left && l->lt_io->rename(l->lt_io, r->path, path) < 0)
+            code = io_failed(l, -1, "rename", e);
+        if (code == 0 && !left) {
+            close_file(l, &l->lt_names_fd);
+            l->lt_names_fd = r->fd;
+            l->lt_names_len = r->len;
+            l->lt_names_dead -= r->was_dead;
+            l->lt_names_synced = 0;
+            r->fd = -1;
+        }
+        pthread_mutex_unlock(&l->lt_lock);
+    }
+    return code;
+}
+
+static bool needs_renewal(ps_light *l) {
+    pthread_mutex_lock(&l->lt_lock);
+    bool needs = !l->lt_readonly && l->lt_names_dead >= NAMES_DEAD &&
+                 l->lt_names_dead >= (l->lt_names_len + l->lt_names_ahead) / 2;
+    pthread_mutex_unlock(&l->lt_lock);
+    return needs;
 }
 
 /* Writes `names` anew when most of it is of queues that are gone. */
 static int tidy_names(ps_light *l, ps_error *e) {
+    renewal r = {.fd = -1};
     char folder[PATH_MAX];
-    int64_t len = 0, all = l->lt_names_len + l->lt_names_ahead;
-    if (l->lt_readonly || l->lt_names_dead < NAMES_DEAD || l->lt_names_dead < all / 2) return 0;
-    uint8_t *text = names_of_now(l, &len);
-    if (text == NULL) return no_memory(e);
+    if (!needs_renewal(l)) return 0;
     int code = ps_path_in(folder, l->lt_root, PS_LIGHT_FOLDER, e);
-    if (code == 0) code = ps_replace_file(l->lt_io, folder, "names", text, len, e);
-    free(text);
+    if (code == 0) code = ps_path_in(r.path, folder, "names.tmp", e);
     if (code < 0) return code;
-    close_file(l, &l->lt_names_fd);
-    l->lt_names_len = len;
-    l->lt_names_ahead = 0;
-    l->lt_names_dead = 0;
-    return open_file(l, -1, &l->lt_names_fd, e);
+    if ((r.piece = malloc(PIECE)) == NULL) return no_memory(e);
+    r.fd = l->lt_io->open(l->lt_io, r.path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC,
+                          l->lt_io->file_mode);
+    if (r.fd < 0) code = io_failed(l, -1, "create", e);
+    if (code == 0) code = renew_queues(l, &r, e);
+    if (code == 0) code = renew_rest(l, &r, e);
+    if (code == 0) code = ps_sync_folder(l->lt_io, folder, e);
+    close_file(l, &r.fd);
+    free(r.piece);
+    return code;
+}
+
+/* Brings a file to the disk. Others write to it meanwhile, and retention may delete it. */
+static int sync_file(ps_light *l, int64_t base, ps_error *e) {
+    char path[PATH_MAX];
+    path_of(l, base, path);
+    int fd = l->lt_io->open(l->lt_io, path, O_RDWR | O_CLOEXEC, 0);
+    if (fd < 0 && errno == ENOENT) return 0;
+    if (fd < 0) return io_failed(l, base, "open", e);
+    int code = l->lt_io->fdatasync(l->lt_io, fd) < 0 ? io_failed(l, base, "sync", e) : 0;
+    l->lt_io->close(l->lt_io, fd);
+    return code;
 }
 
 int ps_light_flush(ps_light *l, bool sync, ps_error *e) {
-    pthread_mutex_lock(&l->lt_lock);
     int code = sync ? tidy_names(l, e) : 0;
+    pthread_mutex_lock(&l->lt_lock);
     if (code == 0) code = flush_slots(l, e);
-    int fds[] = {l->lt_names_fd, l->lt_fd};
-    for (int i = 0; i < 2 && sync && code == 0; i++)
-        if (fds[i] >= 0 && l->lt_io->fdatasync(l->lt_io, fds[i]) < 0)
-            code = io_failed(l, i == 0 ? -1 : l->lt_fd_base, "sync", e);
+    int64_t names = l->lt_names_len, slots = l->lt_written;
     pthread_mutex_unlock(&l->lt_lock);
+    if (!sync || code < 0) return code;
+    if (names > l->lt_names_synced && (code = sync_file(l, -1, e)) == 0) l->lt_names_synced = names;
+    for (int64_t base = base_of(l->lt_synced); code == 0 && base < slots;
+         base += PS_LIGHT_FILE_SLOTS)
+        code = sync_file(l, base, e);
+    if (code == 0) l->lt_synced = slots;
     return code;
 }
 
@@ -506,36 +755,52 @@ int32_t ps_light_units(ps_light *l, const void *name, int32_t len, int64_t from,
 
 /* ---- what goes ---- */
 
-int ps_light_remove(ps_light *l, const void *name, int32_t len, ps_error *e) {
-    pthread_mutex_lock(&l->lt_lock);
-    ps_light_queue *q = ps_light_find_locked(l, name, len);
-    int code = q != NULL ? note_name(l, LG_NAME_GONE, q->lq_number, "", 0, e) : 0;
-    if (code == 0 && q != NULL) drop_queue(l, q);
-    pthread_mutex_unlock(&l->lt_lock);
-    return code < 0 ? code : q != NULL;
+/* Whether nothing was put to it since. */
+static bool is_older(const ps_light_queue *q, int64_t before_ms) {
+    return q->lq_stamp != 0 && q->lq_stamp < before_ms && q->lq_next == q->lq_max;
 }
 
-/* A queue whose last unit goes keeps its next offset: groups have theirs. */
-static int keep_next(ps_light *l, int64_t below, ps_error *e) {
-    uint8_t next[8];
+int ps_light_remove(ps_light *l, const void *name, int32_t len, int64_t before_ms, ps_error *e) {
+    pthread_mutex_lock(&l->lt_lock);
+    ps_ref ref = find_queue(l, name, len);
+    if (ref != 0 && before_ms != 0 && !is_older(queue_at(l, ref), before_ms)) ref = 0;
+    int code = ref != 0 ? note_name(l, LG_NAME_GONE, queue_at(l, ref)->lq_number, "", 0, e) : 0;
+    if (code == 0 && ref != 0) drop_queue(l, ref);
+    pthread_mutex_unlock(&l->lt_lock);
+    return code < 0 ? code : ref != 0;
+}
+
+/* A queue whose last record goes keeps its next offset, as groups have theirs, and its time, by
+ * which it expires. */
+static int keep_family(ps_light *l, const ps_light_family *f, int64_t log_min, int64_t oldest_ms,
+                       ps_error *e) {
+    uint8_t next[LG_NEXT_LEN];
     int code = 0;
-    for (const ps_light_queue *q = ps_light_from(l, 0); q != NULL && code == 0;
-         q = ps_light_from(l, q->lq_number + 1)) {
-        if (q->lq_last < l->lt_first || q->lq_last >= below) continue;
-        be64_put(next, (uint64_t)q->lq_max);
+    ps_light_queue *q = queue_at(l, f->lf_oldest);
+    for (; q != NULL && q->lq_physical < log_min && code == 0; q = queue_at(l, q->lq_newer)) {
+        if (q->lq_noted) continue;
+        if (q->lq_stamp == 0) q->lq_stamp = oldest_ms; /* it is no younger than that */
+        put_next(q, next);
         code = note_name(l, LG_NAME_NEXT, q->lq_number, next, sizeof next, e);
+        q->lq_noted = code == 0;
     }
+    return code;
+}
+
+static int keep_next(ps_light *l, int64_t log_min, int64_t oldest_ms, ps_error *e) {
+    int code = 0;
+    for (ps_ref at = 0; code == 0 && (at = ps_pool_each(&l->lt_families, at)) != 0;)
+        code = keep_family(l, ps_pool_at(&l->lt_families, at), log_min, oldest_ms, e);
     return code == 0 ? flush_names(l, e) : code;
 }
 
-static int trim_locked(ps_light *l, int64_t log_min, ps_error *e) {
+static int trim_locked(ps_light *l, int64_t log_min, int64_t oldest_ms, ps_error *e) {
     char path[PATH_MAX];
-    int code = 0;
+    int code = keep_next(l, log_min, oldest_ms, e);
     while (code == 0 && l->lt_first + PS_LIGHT_FILE_SLOTS <= l->lt_written) {
         int64_t next = l->lt_first + PS_LIGHT_FILE_SLOTS;
         lg_slot last;
         if (read_slot(l, next - 1, &last, e) < 0 || last.physical >= log_min) break;
-        if ((code = keep_next(l, next, e)) < 0) break;
         if (l->lt_old_base == l->lt_first) close_file(l, &l->lt_old_fd);
         path_of(l, l->lt_first, path);
         l->lt_first = next;
@@ -545,33 +810,42 @@ static int trim_locked(ps_light *l, int64_t log_min, ps_error *e) {
     return code;
 }
 
-int ps_light_trim(ps_light *l, int64_t log_min, ps_error *e) {
+int ps_light_trim(ps_light *l, int64_t log_min, int64_t oldest_ms, ps_error *e) {
     pthread_mutex_lock(&l->lt_lock);
-    int code = l->lt_readonly ? 0 : trim_locked(l, log_min, e);
+    int code = l->lt_readonly ? 0 : trim_locked(l, log_min, oldest_ms, e);
     pthread_mutex_unlock(&l->lt_lock);
     return code;
 }
 
 /* ---- loading ---- */
 
+/* Until its units are known, lq_next says what was noted. */
+static void take_next(ps_light *l, ps_ref ref, const uint8_t *p, int32_t len) {
+    ps_light_queue *q = queue_at(l, ref);
+    q->lq_max = q->lq_next = (int64_t)be64_get(p);
+    q->lq_noted = len == LG_NEXT_LEN;
+    q->lq_stamp = q->lq_noted ? (int64_t)be64_get(p + 8) : 0;
+    order_last(l, q, ref);
+}
+
 /* What a whole entry of `names` says. False: nothing, and it ends the file. */
 static bool take_name(ps_light *l, const uint8_t *p) {
     uint32_t number = be32_get(p + 6);
-    ps_light_queue *q = ps_light_numbered(l, number);
+    ps_ref ref = ref_numbered(l, number);
     switch (p[4]) {
     case LG_NAME_NEW:
         return number >= l->lt_number_count && number < UINT32_MAX &&
-               add_queue(l, number, p + LG_NAME_HEAD, p[5]) != NULL;
+               add_queue(l, number, p + LG_NAME_HEAD, p[5]) != 0;
     case LG_NAME_GONE:
         if (number >= l->lt_number_count) { /* the last of those that were given out */
             if (number == UINT32_MAX || page_of(l, number) == NULL) return false;
             l->lt_number_count = number + 1;
         }
-        if (q != NULL) drop_queue(l, q);
+        if (ref != 0) drop_queue(l, ref);
         return true;
     case LG_NAME_NEXT:
-        if (p[5] != 8) return false;
-        if (q != NULL) q->lq_max = (int64_t)be64_get(p + LG_NAME_HEAD);
+        if (p[5] != LG_NEXT_LEN && p[5] != LG_NEXT_LEN_OLD) return false;
+        if (ref != 0) take_next(l, ref, p + LG_NAME_HEAD, p[5]);
         return number < l->lt_number_count;
     default:
         return false;
@@ -600,7 +874,7 @@ static int load_names(ps_light *l, ps_error *e) {
     l->lt_names_len = l->lt_names_dead = at;
     for (const ps_light_queue *q = ps_light_from(l, 0); q != NULL;
          q = ps_light_from(l, q->lq_number + 1))
-        l->lt_names_dead -= name_bytes(q);
+        l->lt_names_dead -= name_bytes(l, q);
     if (!l->lt_readonly && at < st.st_size &&
         l->lt_io->ftruncate(l->lt_io, l->lt_names_fd, at) < 0)
         return io_failed(l, -1, "cut", e);
@@ -650,13 +924,8 @@ static bool take_slot(ps_light *l, const uint8_t *raw, int64_t at, int64_t log_e
         if (s.physical + s.size > log_end || s.number >= l->lt_number_count || s.before >= at ||
             s.jump >= at)
             return false;
-        ps_light_queue *q = ps_light_numbered(l, s.number);
-        if (q != NULL) {
-            q->lq_last = at;
-            q->lq_physical = s.physical;
-            q->lq_jump = s.jump;
-            q->lq_max = s.offset + 1;
-        }
+        ps_ref ref = ref_numbered(l, s.number);
+        if (ref != 0) set_last(l, queue_at(l, ref), ref, &s, at);
     }
     l->lt_covered = l->lt_end = s.physical;
     return true;
@@ -729,6 +998,54 @@ void ps_light_settle_locked(ps_light *l) {
         q->lq_next = q->lq_max;
 }
 
+typedef struct aged {
+    int64_t stamp;
+    ps_ref ref;
+} aged;
+
+static int by_age(const void *a, const void *b) {
+    const aged *x = a, *y = b;
+    return x->stamp < y->stamp ? -1 : x->stamp > y->stamp;
+}
+
+/* Those whose units are gone stand first in their families, in the order of `names`. */
+static int order_by_age(ps_light *l, ps_light_family *f, ps_error *e) {
+    int32_t count = 0;
+    ps_ref at = f->lf_oldest;
+    for (const ps_light_queue *q; (q = queue_at(l, at)) != NULL && q->lq_last < l->lt_first;
+         at = q->lq_newer)
+        count++;
+    if (count < 2) return 0;
+    aged *all = malloc((size_t)count * sizeof *all);
+    if (all == NULL) return no_memory(e);
+    at = f->lf_oldest;
+    for (int32_t i = 0; i < count; i++, at = queue_at(l, at)->lq_newer)
+        all[i] = (aged){queue_at(l, at)->lq_stamp, at};
+    qsort(all, (size_t)count, sizeof *all, by_age);
+    for (int32_t i = 0; i < count; i++) {
+        ps_light_queue *q = queue_at(l, all[i].ref);
+        q->lq_older = i > 0 ? all[i - 1].ref : 0;
+        q->lq_newer = i + 1 < count ? all[i + 1].ref : at;
+    }
+    f->lf_oldest = all[0].ref;
+    *(at != 0 ? &queue_at(l, at)->lq_older : &f->lf_newest) = all[count - 1].ref;
+    free(all);
+    return 0;
+}
+
+/* What `names` noted holds where no newer unit has come since. */
+static int settle_noted(ps_light *l, int64_t log_min, ps_error *e) {
+    int code = 0;
+    for (ps_light_queue *q = ps_light_from(l, 0); q != NULL; q = ps_light_from(l, q->lq_number + 1))
+        if (q->lq_next != q->lq_max || q->lq_physical >= log_min) {
+            q->lq_noted = false;
+            q->lq_stamp = 0;
+        }
+    for (ps_ref at = 0; code == 0 && (at = ps_pool_each(&l->lt_families, at)) != 0;)
+        code = order_by_age(l, ps_pool_at(&l->lt_families, at), e);
+    return code;
+}
+
 int ps_light_load(ps_light *l, ps_io *io, const char *root, bool readonly, int64_t log_min,
                   int64_t log_end, ps_error *e) {
     char path[PATH_MAX];
@@ -745,6 +1062,9 @@ int ps_light_load(ps_light *l, ps_io *io, const char *root, bool readonly, int64
         code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot make the directory");
     if (code == 0) code = load_names(l, e);
     if (code == 0) code = load_slots(l, log_min, log_end, e);
+    if (code == 0) code = settle_noted(l, log_min, e);
+    l->lt_synced = l->lt_written;
+    l->lt_names_synced = l->lt_names_len;
     if (code == 0) code = tidy_names(l, e);
     ps_light_settle_locked(l);
     return code;
@@ -763,12 +1083,13 @@ bool ps_light_last(ps_light *l, ps_light_unit *out, const ps_light_queue **queue
 }
 
 static void forget_queues(ps_light *l) {
-    ps_chains_free(&l->lt_queues, true);
+    ps_pool_free(&l->lt_queues);
+    ps_pool_free(&l->lt_families);
     for (uint32_t i = 0; i < l->lt_page_count; i++) free(l->lt_pages[i]);
     free(l->lt_pages);
-    l->lt_queues = (ps_chains){0};
     l->lt_pages = NULL;
-    l->lt_news = NULL;
+    l->lt_news = 0;
+    l->lt_synced = l->lt_names_synced = 0;
     l->lt_number_count = l->lt_page_count = 0;
     l->lt_names_dead = 0;
     l->lt_ahead_count = l->lt_names_ahead = 0;

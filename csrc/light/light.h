@@ -8,27 +8,42 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "base/chains.h"
 #include "base/error.h"
+#include "base/pool.h"
 #include "files/io.h"
 
 #define PS_LIGHT_FOLDER "lightqueue"
 #define PS_LIGHT_SLOT 48
 #define PS_LIGHT_FILE_SLOTS (1 << 18) /* 12 MiB a file */
 #define PS_LIGHT_AHEAD 512            /* slots that wait in memory */
+#define PS_LIGHT_NAME_MAX 255
+
+/* What the names of some queues begin with: up to their last '$', so "%LMQ%$TOPIC$" for all lite
+ * topics of a topic. They are in order of their last records, so that the oldest is known. */
+typedef struct ps_light_family {
+    ps_entry lf_entry; /* hash of that */
+    ps_ref lf_oldest, lf_newest;
+    uint32_t lf_count; /* queues, with those that have no unit yet and are not in the order */
+    uint8_t lf_len;
+    char lf_name[];
+} ps_light_family;
 
 typedef struct ps_light_queue {
-    ps_chain lq_chain;                 /* hash of the name */
-    struct ps_light_queue *lq_news;    /* the next one with news */
-    int64_t lq_last;                   /* slot of the last unit, -1: none */
-    int64_t lq_physical, lq_jump;      /* what that says: a new unit need not read it */
-    int64_t lq_max;                    /* offset of the next unit */
-    int64_t lq_next;                   /* offset of the next message that is put; append lock */
-    int64_t lq_stamp;                  /* ms: store time of the last record, 0: not known */
+    ps_entry lq_entry;          /* hash of the whole name */
+    ps_ref lq_family;
+    ps_ref lq_older, lq_newer;  /* of its family */
+    ps_ref lq_news;             /* the next one with news */
     uint32_t lq_number;
     uint8_t lq_len;
     bool lq_has_news;
-    char lq_name[]; /* without 0x00 at its end */
+    bool lq_ordered;            /* it is in that order */
+    bool lq_noted;              /* `names` says its next offset and its time */
+    int64_t lq_last;            /* slot of the last unit, -1: none */
+    int64_t lq_physical, lq_jump; /* what that says: a new unit need not read it */
+    int64_t lq_max;             /* offset of the next unit */
+    int64_t lq_next;            /* offset of the next message that is put; append lock */
+    int64_t lq_stamp;           /* ms: store time of the last record, 0: not known */
+    char lq_name[];             /* what follows that of its family */
 } ps_light_queue;
 
 typedef struct ps_light_unit {
@@ -42,7 +57,7 @@ typedef struct ps_light_unit {
 
 typedef struct ps_light_page {
     int32_t count;
-    ps_light_queue *queues[PS_LIGHT_PAGE]; /* NULL: gone */
+    ps_ref queues[PS_LIGHT_PAGE]; /* 0: gone */
 } ps_light_page;
 
 /* A leaf of the lock order but for the I/O of its files. */
@@ -51,7 +66,7 @@ typedef struct ps_light {
     const char *lt_root; /* of the store */
     bool lt_readonly;    /* nothing is written: units and names stay in memory */
     pthread_mutex_t lt_lock;
-    ps_chains lt_queues;
+    ps_pool lt_queues, lt_families;
     ps_light_page **lt_pages; /* NULL: all of its queues are gone */
     uint32_t lt_page_count;
     uint32_t lt_number_count; /* that were given out */
@@ -65,11 +80,12 @@ typedef struct ps_light {
     int64_t lt_old_base;
     int lt_names_fd;
     int64_t lt_names_len, lt_names_dead; /* dead: bytes that say nothing of the queues of now */
+    int64_t lt_synced, lt_names_synced;  /* slots, bytes of `names`: they are on the disk */
     uint8_t *lt_ahead; /* slots after those written */
     int32_t lt_ahead_count, lt_ahead_room;
     uint8_t *lt_names; /* names after those written */
     int32_t lt_names_ahead, lt_names_room;
-    ps_light_queue *lt_news;
+    ps_ref lt_news;
     bool lt_listened;
     _Atomic bool lt_told; /* who listens was told of the first news since he took them */
     int64_t lt_units;   /* written since the open */
@@ -93,6 +109,9 @@ void ps_light_settle_locked(ps_light *l);
 ps_light_queue *ps_light_numbered(const ps_light *l, uint32_t number);
 ps_light_queue *ps_light_from(const ps_light *l, uint32_t number);
 
+int32_t ps_light_name_len(const ps_light *l, const ps_light_queue *q);
+/* Writes its whole name, of PS_LIGHT_NAME_MAX bytes at most: how many. */
+int32_t ps_light_name(const ps_light *l, const ps_light_queue *q, void *to);
 ps_light_queue *ps_light_find_locked(ps_light *l, const void *name, int32_t len);
 /* Made when missing. NULL: no memory. */
 ps_light_queue *ps_light_get_locked(ps_light *l, const void *name, int32_t len);
@@ -101,14 +120,23 @@ ps_light_queue *ps_light_get_locked(ps_light *l, const void *name, int32_t len);
  * already, or an error. An offset below the end begins a new life of the queue. */
 int ps_light_append(ps_light *l, const void *name, int32_t len, const ps_light_unit *u,
                     int64_t store_ms, ps_error *e);
-/* All records below are in. It is noted in the files now, or after some more of the log. */
+/* All records below are in. It is noted in the files now, or after some more of the log. The dispatch
+ * lock is held, or nobody dispatches any more. */
 int ps_light_cover(ps_light *l, int64_t physical, bool now, ps_error *e);
 /* Writes what waits in memory; sync: and brings it to the disk. */
 int ps_light_flush(ps_light *l, bool sync, ps_error *e);
-/* The log begins here: deletes files of which nothing is left. */
-int ps_light_trim(ps_light *l, int64_t log_min, ps_error *e);
-/* The queue is gone. The append lock is held. */
-int ps_light_remove(ps_light *l, const void *name, int32_t len, ps_error *e);
+/* The log begins here, with a record of this time: notes the next offset and the time of queues
+ * whose last record is gone, and deletes files of which nothing is left. */
+int ps_light_trim(ps_light *l, int64_t log_min, int64_t oldest_ms, ps_error *e);
+/* The queue is gone: 1; 0: there was none, or, unless before_ms is 0, something was put to it at
+ * that time or later. The append lock is held. */
+int ps_light_remove(ps_light *l, const void *name, int32_t len, int64_t before_ms, ps_error *e);
+/* Names of queues of this family whose last record is older than age_ms, the oldest first, each
+ * after its length (a byte), as far as there is room: the bytes. -1: before that comes *unknown,
+ * whose time is to be found out, and is 0 so far. */
+int32_t ps_light_expired_locked(ps_light *l, const void *family, int32_t len, int64_t now_ms,
+                                int64_t age_ms, uint8_t *to, int32_t room,
+                                ps_light_queue **unknown);
 
 /* Its offsets that may be read, and false when there is no such queue. */
 bool ps_light_range(ps_light *l, const void *name, int32_t len, int64_t log_min, int64_t *low,

@@ -14,10 +14,11 @@
  *   names                what the numbers mean, one entry after the other; numbers ascend, and may
  *                        leave out those that are gone
  *         0      4  CRC-32 of what follows
- *         4      1  kind: 1 a new queue, with its name; 2 the queue is gone; 3 its next offset
+ *         4      1  kind: 1 a new queue, with its name; 2 the queue is gone; 3 its next offset, and
+ *                   the store time of its last record (ms), since this has left the log
  *         5      1  length of the rest
  *         6      4  number of the queue
- *        10         the name; nothing; 8 bytes
+ *        10         the name; nothing; 8 bytes each (older files: no time)
  *
  * A file but the first begins with a mark: the one before it, if it was deleted, was of records
  * below that. */
@@ -34,6 +35,8 @@ enum { LG_UNIT = 1, LG_MARK = 2 };
 enum { LG_NAME_NEW = 1, LG_NAME_GONE = 2, LG_NAME_NEXT = 3 };
 
 #define LG_NAME_HEAD 10
+#define LG_NEXT_LEN 16
+#define LG_NEXT_LEN_OLD 8
 
 #define LG_AT_PHYSICAL 0
 #define LG_AT_SIZE 8

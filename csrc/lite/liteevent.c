@@ -270,8 +270,7 @@ void ps_lite_hand_over(ps_core *core, const ps_lite_who *who) {
     tell_ready(core);
 }
 
-void ps_lite_forget(ps_core *core, const char *queue, int32_t len) {
-    PS_CORE_HELD(core);
+static void forget_events(ps_core *core, const char *queue, int32_t len) {
     ps_lite *l = core->co_lite;
     const ps_slice name = ps_lite_slice(queue, len);
     ps_lag_end(core, name);
@@ -282,6 +281,20 @@ void ps_lite_forget(ps_core *core, const char *queue, int32_t len) {
         ps_lite_event_drop(l, s);
         if (s->ls_link == NULL) ps_lite_drop_sub(l, s);
     }
+}
+
+int ps_lite_delete(ps_core *core, const char *queue, int32_t len, const uint8_t *groups,
+                   int32_t groups_len, int64_t before_ms, ps_error *e) {
+    PS_CORE_HELD(core);
+    int code = ps_lights_delete(core->co_store, queue, len, before_ms, e);
+    if (code <= 0) return code;
+    forget_events(core, queue, len);
+    for (int32_t at = 0; at < groups_len; at += 1 + groups[at]) {
+        const char *group = (const char *)groups + at + 1;
+        ps_core_order_forget(core, group, groups[at], queue, len, 0);
+        ps_core_forget_offsets(core, group, groups[at], queue, len);
+    }
+    return 1;
 }
 
 /* ---- what comes by itself ---- */

@@ -228,7 +228,7 @@ int ps_lights_dispatch(ps_store *s, const ps_record *r, ps_error *e) {
 int ps_lights_told(ps_store *s, ps_error *e) {
     if (!atomic_load_explicit(&s->st_light_on, memory_order_relaxed)) return 0;
     int fd = s->st_light_fd;
-    if (fd >= 0 && s->st_light.lt_news != NULL && !atomic_exchange(&s->st_light.lt_told, true))
+    if (fd >= 0 && s->st_light.lt_news != 0 && !atomic_exchange(&s->st_light.lt_told, true))
         ps_eventfd_tell(fd);
     return ps_light_cover(&s->st_light, atomic_load(&s->st_dispatcher.ds_end), false, e);
 }

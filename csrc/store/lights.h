@@ -50,7 +50,15 @@ typedef struct ps_light_row {
 } ps_light_row;
 /* Queues by number, from this one on: how many. */
 int32_t ps_lights_list(ps_store *store, uint32_t from, ps_light_row *out, int32_t room);
-int32_t ps_lights_delete(ps_store *store, const char *name, int32_t len, ps_error *error);
+/* Names of queues that begin with `head`, "%LMQ%$TOPIC$", and whose last record is older than
+ * age_ms: those that have been so for longest, each name after its length (one byte), as far as
+ * there is room: the bytes. */
+int32_t ps_lights_expired(ps_store *store, const char *head, int32_t len, int64_t now_ms,
+                          int64_t age_ms, uint8_t *to, int32_t room);
+/* 1: the queue is gone; 0: there was none, or, unless before_ms is 0, something was put to it at
+ * that time or later. */
+int32_t ps_lights_delete(ps_store *store, const char *name, int32_t len, int64_t before_ms,
+                         ps_error *error);
 
 /* From now on `fd` (an eventfd; -1: none) becomes readable when light queues get units. */
 void ps_lights_listen(ps_store *store, int32_t fd);
@@ -88,6 +96,8 @@ int ps_lights_dispatch(ps_store *s, const ps_record *r, ps_error *e);
 int ps_lights_told(ps_store *s, ps_error *e);
 /* The same for a reader, of what the log has shown since; dispatch lock. */
 int ps_lights_follow_locked(ps_store *s, ps_error *e);
+/* The log begins here: what is gone from it leaves the files, too. */
+int ps_lights_trim(ps_store *s, int64_t log_min, ps_error *e);
 /* A store that followed gives out offsets from now on; append lock. */
 void ps_lights_lead_locked(ps_store *s);
 

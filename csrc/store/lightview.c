@@ -40,8 +40,9 @@ static bool is_of_this_log(ps_store *s) {
     ps_record r;
     if (!ps_light_last(&s->st_light, &u, &q) || u.physical < atomic_load(&s->st_log.lg_min))
         return true;
-    bool found = find_record(s, u.physical, &mf, &at, &r) &&
-                 is_of_queue(&r, &u, q->lq_name, q->lq_len);
+    char name[PS_LIGHT_NAME_MAX];
+    int32_t len = ps_light_name(&s->st_light, q, name);
+    bool found = find_record(s, u.physical, &mf, &at, &r) && is_of_queue(&r, &u, name, len);
     ps_mapfile_unref(mf);
     return found;
 }
@@ -127,7 +128,7 @@ static bool enter_lights(ps_store *s) {
 }
 
 int64_t ps_lights_count(ps_store *s) {
-    return atomic_load(&s->st_light_on) ? (int64_t)s->st_light.lt_queues.count : -1;
+    return atomic_load(&s->st_light_on) ? (int64_t)s->st_light.lt_queues.pl_count : -1;
 }
 
 int64_t ps_lights_skipped(ps_store *s) {
@@ -256,8 +257,9 @@ int32_t ps_lights_list(ps_store *s, uint32_t from, ps_light_row *out, int32_t ro
     pthread_mutex_lock(&l->lt_lock);
     for (const ps_light_queue *q; n < room && (q = ps_light_from(l, from)) != NULL; from++) {
         from = q->lq_number;
-        out[n] = (ps_light_row){.number = from, .len = q->lq_len, .high = q->lq_max};
-        memcpy(out[n++].name, q->lq_name, q->lq_len);
+        out[n] = (ps_light_row){.number = from, .high = q->lq_max};
+        out[n].len = ps_light_name(l, q, out[n].name);
+        n++;
     }
     pthread_mutex_unlock(&l->lt_lock);
     for (int32_t i = 0; i < n; i++) {
@@ -275,24 +277,57 @@ int64_t ps_lights_next(ps_store *s, uint32_t from, char *name, int32_t *len) {
     if (!enter_lights(s)) return -1;
     pthread_mutex_lock(&l->lt_lock);
     const ps_light_queue *q = ps_light_from(l, from);
-    if (q != NULL) {
-        *len = q->lq_len;
-        memcpy(name, q->lq_name, (size_t)*len);
-    }
+    if (q != NULL) *len = ps_light_name(l, q, name);
     int64_t next = q != NULL ? (int64_t)q->lq_number + 1 : -1;
     pthread_mutex_unlock(&l->lt_lock);
     ps_leave(s);
     return next;
 }
 
-int32_t ps_lights_delete(ps_store *s, const char *name, int32_t len, ps_error *e) {
+/* Finds the time of a queue's last record, which is 0 so far: of the record; of the oldest one of
+ * the log, where it has left that without a note; or, where there is none, now. */
+static void find_time(ps_store *s, uint32_t number, int64_t physical, int64_t now_ms) {
+    ps_light *l = &s->st_light;
+    int64_t ms = store_ms_of(s, physical);
+    if (ms == 0) ms = store_ms_of(s, atomic_load(&s->st_log.lg_min));
+    if (ms == 0) ms = now_ms;
+    pthread_mutex_lock(&l->lt_lock);
+    ps_light_queue *q = ps_light_numbered(l, number);
+    if (q != NULL && q->lq_stamp == 0) q->lq_stamp = ms;
+    pthread_mutex_unlock(&l->lt_lock);
+}
+
+int32_t ps_lights_expired(ps_store *s, const char *head, int32_t len, int64_t now_ms,
+                          int64_t age_ms, uint8_t *to, int32_t room) {
+    ps_light *l = &s->st_light;
+    int32_t used = -1;
+    if (!enter_lights(s)) return 0;
+    while (used < 0) {
+        ps_light_queue *unknown;
+        uint32_t number = 0;
+        int64_t physical = 0;
+        pthread_mutex_lock(&l->lt_lock);
+        used = ps_light_expired_locked(l, head, len, now_ms, age_ms, to, room, &unknown);
+        if (used < 0) {
+            number = unknown->lq_number;
+            physical = unknown->lq_physical;
+        }
+        pthread_mutex_unlock(&l->lt_lock);
+        if (used < 0) find_time(s, number, physical, now_ms);
+    }
+    ps_leave(s);
+    return used;
+}
+
+int32_t ps_lights_delete(ps_store *s, const char *name, int32_t len, int64_t before_ms,
+                         ps_error *e) {
     int64_t end;
     if (s->st_readonly)
         return ps_fail(e, PS_E_READ_ONLY, 0, -1, s->st_root, "the store is open for reading only");
     if (!enter_lights(s)) return 0;
     pthread_mutex_lock(&s->st_dispatcher.ds_lock);
     pthread_mutex_lock(&s->st_log.lg_append_lock);
-    int code = ps_light_remove(&s->st_light, name, len, e);
+    int code = ps_light_remove(&s->st_light, name, len, before_ms, e);
     pthread_mutex_unlock(&s->st_log.lg_append_lock);
     end = atomic_load(&s->st_dispatcher.ds_end);
     /* Its last record would else be read again, and begin it anew. */
@@ -300,6 +335,10 @@ int32_t ps_lights_delete(ps_store *s, const char *name, int32_t len, ps_error *e
     pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
     ps_leave(s);
     return code;
+}
+
+int ps_lights_trim(ps_store *s, int64_t log_min, ps_error *e) {
+    return ps_light_trim(&s->st_light, log_min, store_ms_of(s, log_min), e);
 }
 
 /* ---- news ---- */
@@ -310,8 +349,8 @@ void ps_lights_listen(ps_store *s, int32_t fd) {
     if (atomic_load(&s->st_light_on)) {
         pthread_mutex_lock(&s->st_light.lt_lock);
         s->st_light.lt_listened = fd >= 0;
-        atomic_store(&s->st_light.lt_told, s->st_light.lt_news != NULL);
-        if (fd >= 0 && s->st_light.lt_news != NULL) ps_eventfd_tell(fd);
+        atomic_store(&s->st_light.lt_told, s->st_light.lt_news != 0);
+        if (fd >= 0 && s->st_light.lt_news != 0) ps_eventfd_tell(fd);
         pthread_mutex_unlock(&s->st_light.lt_lock);
     }
     pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
@@ -328,13 +367,12 @@ int32_t ps_lights_news(ps_store *s, uint8_t *to, int32_t room) {
     if (atomic_load(&s->st_light_on)) {
         atomic_store(&l->lt_told, false); /* first: what comes from here on is told again */
         pthread_mutex_lock(&l->lt_lock);
-        while (l->lt_news != NULL && used + 1 + l->lt_news->lq_len <= room) {
-            ps_light_queue *q = l->lt_news;
+        for (ps_light_queue *q; l->lt_news != 0; used += 1 + to[used]) {
+            q = ps_pool_at(&l->lt_queues, l->lt_news);
+            if (used + 1 + ps_light_name_len(l, q) > room) break;
             l->lt_news = q->lq_news;
             q->lq_has_news = false;
-            to[used++] = q->lq_len;
-            memcpy(to + used, q->lq_name, q->lq_len);
-            used += q->lq_len;
+            to[used] = (uint8_t)ps_light_name(l, q, to + used + 1);
         }
         pthread_mutex_unlock(&l->lt_lock);
     }

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "store/lights.h"
 #include "store/store.h"
 
 /* Rules may be changed while a round runs (ps_store_retain). */
@@ -114,7 +115,7 @@ static int clean_derived(ps_store *s, bool dry_run, ps_retention_report *out, ps
         out->index_files = code > 0 ? code : 0;
     }
     if (code >= 0 && !dry_run && atomic_load(&s->st_light_on))
-        code = ps_light_trim(&s->st_light, min, e);
+        code = ps_lights_trim(s, min, e);
     pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
     return code < 0 ? code : 0;
 }

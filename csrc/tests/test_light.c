@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "format/record.h"
+#include "light/slot.h"
 #include "store/lights.h"
 
 #define QUEUES 40
@@ -247,7 +248,7 @@ static void test_new_life(void) {
     for (int i = 0; i < 5; i++) CHECK_EQ(0, put(s, "parent", name, "old"));
     CHECK_EQ(1, ps_lights_range(s, name, sizeof name - 1, &low, &high));
     CHECK(ps_lights_last_ms(s, name, sizeof name - 1) > 0);
-    CHECK_EQ(1, ps_lights_delete(s, name, sizeof name - 1, &e));
+    CHECK_EQ(1, ps_lights_delete(s, name, sizeof name - 1, 0, &e));
     CHECK_EQ(0, ps_lights_range(s, name, sizeof name - 1, &low, &high));
     ps_store_free(s);
     s = open_store(root);
@@ -311,6 +312,196 @@ static void test_news(void) {
     free(root);
 }
 
+/* ---- queues that expire ---- */
+
+#define HEAD "%LMQ%$parent$"
+
+static int64_t last_ms(ps_store *s, const char *name) {
+    return ps_lights_last_ms(s, name, (int32_t)strlen(name));
+}
+
+/* Those that have expired, by what follows HEAD, each before a blank. */
+static const char *expired(ps_store *s, int64_t now_ms, int64_t age_ms) {
+    static char text[1000];
+    uint8_t names[1000];
+    int32_t len = ps_lights_expired(s, HEAD, sizeof HEAD - 1, now_ms, age_ms, names, sizeof names);
+    char *to = text;
+    *to = 0;
+    for (int32_t at = 0; at < len; at += 1 + names[at]) {
+        int32_t rest = names[at] - ((int32_t)sizeof HEAD - 1);
+        to += sprintf(to, "%.*s ", rest, (char *)names + at + sizeof HEAD);
+    }
+    return text;
+}
+
+static void check_expired(ps_store *s, const char *wanted, int64_t now_ms, int64_t age_ms) {
+    const char *found = expired(s, now_ms, age_ms);
+    CHECKF(strcmp(wanted, found) == 0, "%s, not %s", found, wanted);
+}
+
+/* Put times, at least some ms apart. */
+static int64_t put_later(ps_store *s, const char *name) {
+    usleep(3000);
+    CHECK_EQ(0, put(s, "parent", name, "x"));
+    return last_ms(s, name);
+}
+
+static void test_the_oldest_expire_first(void) {
+    static const char b[] = HEAD "b";
+    char *root = check_folder();
+    ps_error e = {0};
+    ps_store *s = open_store(root);
+    CHECK_EQ(0, ps_lights_begin(s, &e));
+    CHECK_EQ(0, put(s, "parent", "%LMQ%alone,%LMQ%$another$a", "x"));
+    put_later(s, HEAD "a");
+    int64_t of_b = put_later(s, b), of_c = put_later(s, HEAD "c");
+    int64_t of_a = put_later(s, HEAD "a");
+    for (int again = 0; again < 2; again++) { /* what is not in memory is in the log */
+        check_expired(s, "b c a ", of_a + 1001, 1000);
+        check_expired(s, "b c ", of_c + 1001, 1000);
+        check_expired(s, "", of_b + 1000, 1000);
+        if (again) break;
+        ps_store_free(s);
+        s = open_store(root);
+    }
+    CHECK_EQ(0, ps_lights_delete(s, b, sizeof b - 1, of_b, &e)); /* not before it */
+    CHECK_EQ(1, ps_lights_delete(s, b, sizeof b - 1, of_b + 1, &e));
+    check_expired(s, "c a ", of_a + 1001, 1000);
+    check_expired(s, "c a ", INT64_C(1) << 60, 43200LL * 60000);
+    check_expired(s, "", of_c - 1000, 100); /* the clock was set back: they begin anew */
+    check_expired(s, "c ", of_c - 1000 + 101, 100);
+    ps_store_free(s);
+    check_remove(root);
+    free(root);
+}
+
+static void fill_log(ps_store *s) {
+    char body[1000];
+    memset(body, 'x', sizeof body - 1);
+    body[sizeof body - 1] = 0;
+    for (int i = 0; i < 200; i++) CHECK_EQ(0, put(s, "parent", HEAD "busy", body));
+}
+
+/* The first segments of the log go. */
+static void forget_old(ps_store *s) {
+    ps_retention_report report;
+    ps_error e = {0};
+    CHECK_EQ(0, ps_store_clean(s, ps_now_ms() + 1000LL * 3600000, 1, 0, 0, &report, &e));
+    CHECK(report.log_files > 0);
+}
+
+/* As an older store wrote it: an entry of a next offset has no time. */
+static void drop_times(const char *root) {
+    char path[PATH_MAX];
+    static uint8_t all[1 << 16], kept[1 << 16];
+    int64_t used = 0;
+    snprintf(path, sizeof path, "%s/lightqueue/names", root);
+    int fd = open(path, O_RDWR);
+    int64_t len = fd >= 0 ? read(fd, all, sizeof all) : -1, n;
+    CHECK(len > 0 && len < (int64_t)sizeof all);
+    for (int64_t at = 0; (n = lg_name_len(all + at, len - at)) > 0; at += n) {
+        uint8_t *to = kept + used;
+        memcpy(to, all + at, (size_t)n);
+        used += n;
+        if (to[4] != LG_NAME_NEXT) continue;
+        CHECK_EQ(LG_NEXT_LEN, to[5]);
+        to[5] = LG_NEXT_LEN_OLD;
+        used -= LG_NEXT_LEN - LG_NEXT_LEN_OLD;
+        be32_put(to, ps_crc32(0, to + 4, LG_NAME_HEAD - 4 + LG_NEXT_LEN_OLD));
+    }
+    CHECK(used < len && ftruncate(fd, 0) == 0 && pwrite(fd, kept, (size_t)used, 0) == used);
+    close(fd);
+}
+
+/* Their times are in `names`, in whatever order the queues were made. */
+static void test_queues_expire_whose_records_have_left_the_log(void) {
+    static const char one[] = HEAD "one", two[] = HEAD "two";
+    char *root = check_folder();
+    ps_error e = {0};
+    int64_t low, high;
+    ps_store *s = open_store(root);
+    CHECK_EQ(0, ps_lights_begin(s, &e));
+    put_later(s, one);
+    int64_t of_two = put_later(s, two), of_one = put_later(s, one);
+    usleep(3000);
+    fill_log(s);
+    forget_old(s);
+    for (int again = 0; again < 2; again++) {
+        CHECK_EQ(of_one, last_ms(s, one));
+        check_expired(s, "two one ", of_one + 1001, 1000);
+        check_expired(s, "two ", of_two + 1001, 1000);
+        check_expired(s, "", of_two + 1000, 1000);
+        CHECK_EQ(1, ps_lights_range(s, one, sizeof one - 1, &low, &high));
+        CHECK_EQ(2, low);
+        CHECK_EQ(2, high);
+        CHECK_EQ(0, ps_store_close(s, &e));
+        ps_store_free(s);
+        if (again) drop_times(root);
+        s = open_store(root);
+    }
+    CHECK_EQ(0, last_ms(s, one));
+    int64_t least = of_two + 1; /* those are as old as the oldest record that is there, or older */
+    check_expired(s, "", least + 1000, 1000);
+    check_expired(s, "two one busy ", ps_now_ms() + 1001, 1000);
+    CHECK_EQ(0, put(s, "parent", one, "new"));
+    CHECK_EQ(1, ps_lights_range(s, one, sizeof one - 1, &low, &high));
+    CHECK_EQ(3, high);
+    CHECK(last_ms(s, one) > of_one);
+    ps_store_free(s);
+    check_remove(root);
+    free(root);
+}
+
+/* ---- names ---- */
+
+enum { KEPT = 1500, PASSING = 3 * KEPT };
+
+static void *come_and_go(void *store) {
+    char name[251];
+    ps_error e = {0};
+    for (int i = 0; i < 1000; i++) {
+        snprintf(name, sizeof name, "%slate%d", HEAD, i);
+        CHECK_EQ(0, put(store, "parent", name, "x"));
+        snprintf(name, sizeof name, "%s%0235d", HEAD, 4 * i + 1);
+        CHECK_EQ(1, ps_lights_delete(store, name, (int32_t)strlen(name), 0, &e));
+    }
+    return NULL;
+}
+
+/* `names` is written anew while others go on. */
+static void test_names_are_written_anew_beside_puts(void) {
+    char *root = check_folder(), name[251];
+    pthread_t other;
+    ps_error e = {0};
+    int64_t low, high;
+    ps_store *s = open_store(root);
+    CHECK_EQ(0, ps_lights_begin(s, &e));
+    for (int i = 0; i < KEPT + PASSING; i++) {
+        snprintf(name, sizeof name, "%s%0235d", HEAD, i);
+        CHECK_EQ(0, put(s, "parent", name, "x"));
+        if (i % 4 > 1) CHECK_EQ(1, ps_lights_delete(s, name, (int32_t)strlen(name), 0, &e));
+    }
+    int64_t before = size_of(root, "names");
+    CHECK(!pthread_create(&other, NULL, come_and_go, s));
+    for (int i = 0; i < 20; i++) CHECK_EQ(0, ps_keeper_flush(s, true, &e));
+    pthread_join(other, NULL);
+    CHECK_EQ(0, ps_keeper_flush(s, true, &e));
+    CHECKF(size_of(root, "names") < before, "%lld", (long long)size_of(root, "names"));
+    ps_store_abandon(s);
+    ps_store_free(s);
+    s = open_store(root);
+    CHECK_EQ(2 * (KEPT + PASSING) / 4, ps_lights_count(s));
+    for (int i = 0; i < KEPT + PASSING; i++) {
+        snprintf(name, sizeof name, "%s%0235d", HEAD, i);
+        bool is = i % 4 == 0 || (i % 4 == 1 && i > 4 * 999 + 1);
+        CHECK_EQ(is, ps_lights_range(s, name, (int32_t)strlen(name), &low, &high));
+    }
+    CHECK_EQ(1, ps_lights_range(s, HEAD "late999", sizeof HEAD "late999" - 1, &low, &high));
+    ps_store_free(s);
+    check_remove(root);
+    free(root);
+}
+
 /* However many queues come and go, `names` has those that are there; no number is given twice. */
 static void test_names_of_what_is_gone_go(void) {
     char *root = check_folder(), name[251], body[100], offsets[100];
@@ -322,7 +513,7 @@ static void test_names_of_what_is_gone_go(void) {
     for (int i = 0; i < 5000; i++) {
         snprintf(name, sizeof name, "%%LMQ%%$parent$%0235d", i);
         CHECK_EQ(0, put(s, "parent", name, "x"));
-        CHECK_EQ(1, ps_lights_delete(s, name, (int32_t)strlen(name), &e));
+        CHECK_EQ(1, ps_lights_delete(s, name, (int32_t)strlen(name), 0, &e));
     }
     CHECK_EQ(0, ps_store_close(s, &e));
     ps_store_free(s);
@@ -347,6 +538,9 @@ static void test_names_of_what_is_gone_go(void) {
 int main(void) {
     check_begin();
     test_names_of_what_is_gone_go();
+    test_names_are_written_anew_beside_puts();
+    test_the_oldest_expire_first();
+    test_queues_expire_whose_records_have_left_the_log();
     test_comes_back();
     test_any_damage();
     test_another_log();

@@ -207,7 +207,10 @@ static void test_lag_follows_groups_offsets_and_queues(void) {
     check_bound("L", 0);
     CHECK_EQ(0, ps_core_commit(kit_core, "g", 1, queue, len, 0, sent[0] - 2, &e));
     check_bound("L", 2);
-    ps_lite_forget(kit_core, queue, len);
+    CHECK_EQ(0, ps_lite_delete(kit_core, queue, len, (const uint8_t *)"\1g", 2, 1, &e));
+    CHECK_EQ(sent[0] - 2, ps_core_offset(kit_core, "g", 1, queue, len, 0));
+    CHECK_EQ(1, ps_lite_delete(kit_core, queue, len, (const uint8_t *)"\1g", 2, 0, &e));
+    CHECK_EQ(-1, ps_core_offset(kit_core, "g", 1, queue, len, 0));
     check_bound("L", 0);
 }
 

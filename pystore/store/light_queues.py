@@ -7,13 +7,15 @@ from typing import Any, NamedTuple
 
 from pystore.native import ffi, lib, raise_error, utf8
 
-__all__ = ["LightPlace", "LightQueue", "LightQueues", "LightRecord"]
+__all__ = ["LightPlace", "LightQueue", "LightQueues", "LightRecord", "names_in"]
 
 #: Bytes of records that one read gives at most, but for one that is longer.
 _READ_BYTES = 512 << 10
 #: Messages that one read gives at most.
 _READ_MAX = 64
 _NEWS_BYTES = 64 << 10
+#: Of names of queues that have expired, that one call gives.
+_EXPIRED_BYTES = 4 << 10
 
 
 class LightRecord(NamedTuple):
@@ -42,6 +44,17 @@ class LightQueue(NamedTuple):
     low: int
     high: int
     last_ms: int
+
+
+def names_in(data: bytes) -> list[str]:
+    """Returns the names of light queues that the core gave, each after its length, on any
+    thread."""
+    at, found = 0, list[str]()
+    while at < len(data):
+        end = at + 1 + data[at]
+        found.append(data[at + 1 : end].decode("utf-8", "replace"))
+        at = end
+    return found
 
 
 class LightQueues:
@@ -152,10 +165,19 @@ class LightQueues:
         """Deletes a queue; a message to the name then begins a new one, at offset 0. Its messages
         stay in the log. Returns whether there was one. Raises: StoreIOError, DiskFull."""
         raw, error = utf8(name, "the queue"), ffi.new("ps_error *")
-        code = lib.ps_lights_delete(self._owner.c_handle(), raw, len(raw), error)
+        code = lib.ps_lights_delete(self._owner.c_handle(), raw, len(raw), 0, error)
         if code < 0:
             raise_error(error)
         return bool(code)
+
+    def expired(self, head: str, now_ms: int, age_ms: int) -> list[str]:
+        """Returns names of queues that begin with `head`, `%LMQ%$TOPIC$`, and whose last message
+        is older than age_ms at now_ms: some, those with the oldest ones first."""
+        raw, room = utf8(head, "the queues"), ffi.new("uint8_t[]", _EXPIRED_BYTES)
+        size = lib.ps_lights_expired(
+            self._owner.c_handle(), raw, len(raw), now_ms, age_ms, room, _EXPIRED_BYTES
+        )
+        return names_in(bytes(ffi.buffer(room, size)))
 
     # ---- news ----
 
@@ -167,9 +189,4 @@ class LightQueues:
         """Takes the names of queues that got messages since they were taken last: some of them;
         empty when there are no more."""
         size = lib.ps_lights_news(self._owner.c_handle(), self._news, _NEWS_BYTES)
-        data, at, found = bytes(ffi.buffer(self._news, size)), 0, []
-        while at < size:
-            end = at + 1 + data[at]
-            found.append(data[at + 1 : end].decode("utf-8", "replace"))
-            at = end
-        return found
+        return names_in(bytes(ffi.buffer(self._news, size)))

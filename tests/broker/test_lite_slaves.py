@@ -15,10 +15,10 @@ from broker import Broker, NameServer
 from broker.hot.ordered import OrderedBatch
 from broker.services.lite import lite_topics
 from broker.services.lite.lite_topics import LiteTopics
-from broker.services.lite.registry import names_in
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command
+from pystore.store.light_queues import names_in
 
 QUEUE = "%LMQ%$orders$n"
 

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from broker.loop.safe_log import SafeLogger
 from broker.services.lite.names import parts_of, subscription_problem
-from broker.services.lite.registry import LiteClient, names_in
+from broker.services.lite.registry import LiteClient
 from broker.wire import mqjson
 from broker.wire.jsonbody import BOOLEAN, TEXT, JsonMember, Shape, listed, required
 from pystore import files
+from pystore.store.light_queues import names_in
 
 __all__ = ["KeptClient", "KeptSubscriptions", "clients_of"]
 

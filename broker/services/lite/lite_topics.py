@@ -453,13 +453,14 @@ class LiteTopics:
 
     # ---- what goes ----
 
-    def delete(self, queue: str, groups: Iterable[str]) -> None:
-        """Deletes a lite topic, and what the groups keep of it. Raises: StoreError."""
-        self.registry.forget(queue)
-        for group in groups:
-            self._batches.forget(queue, group, 0)
-            self._offsets.forget_now(group, queue)
-        self.lights.delete(queue)
+    def delete(self, queue: str, groups: Iterable[str], before_ms: int = 0) -> bool:
+        """Deletes a lite topic, and what the groups keep of it, unless a message came since
+        before_ms. Returns whether it is gone. Raises: StoreError."""
+        have = [group for group in groups if self._offsets.get(group, queue, 0) is not None]
+        gone = self.registry.delete(queue, groups, before_ms)
+        if gone:
+            self._offsets.are_gone(have, queue)
+        return gone
 
     async def delete_below(self, parent: str) -> None:
         """Deletes all lite topics of a topic. Raises: StoreError."""
@@ -473,31 +474,23 @@ class LiteTopics:
     async def expire(self) -> int:
         """Deletes the lite topics whose last message is older than their topic says, and returns
         how many. Raises: StoreError."""
-        now_ms, least = self.now_ms(), int(self._config["minLiteTTl"])
-        ages = {
-            row.name: max(minutes * 60_000, least)
-            for row in self._topics.all()
-            if is_lite(row.attributes)
-            and (minutes := int(row.attributes.get(EXPIRATION, "-1"))) > 0
-        }
-        if not ages:
-            return 0
-        count = 0
-        bound: dict[str, list[str]] = {}
-        async for each in self.walk():
-            parts = parts_of(each.name)
-            age = ages.get(parts[0]) if parts is not None else None
-            if parts is None or age is None or not each.last_ms:
+        before, least, turns = self.expired, int(self._config["minLiteTTl"]), Pieces()
+        for row in list(self._topics.all()):
+            minutes = int(row.attributes.get(EXPIRATION, "-1")) if is_lite(row.attributes) else -1
+            if minutes <= 0:
                 continue
-            if now_ms - each.last_ms > age and now_ms - self.lights.last_ms(each.name) > age:
-                if parts[0] not in bound:
-                    bound[parts[0]] = self.groups_of(parts[0])
-                self.delete(each.name, bound[parts[0]])
-                self.expired += 1
-                count += 1
-        if count:
+            now_ms, age_ms = self.now_ms(), max(minutes * 60_000, least)
+            groups, head = self.groups_of(row.name), queues_below(row.name)
+            gone = True
+            while gone and (names := self.lights.expired(head, now_ms, age_ms)):
+                gone = False  # of a lite topic there may be a message that nobody can read yet
+                for queue in names:
+                    await turns.next()
+                    if self.delete(queue, groups, now_ms - age_ms):
+                        self.expired, gone = self.expired + 1, True
+        if self.expired > before:
             await self._offsets.forget_on_disk()
-        return count
+        return self.expired - before
 
     async def _expire_forever(self) -> None:
         while True:

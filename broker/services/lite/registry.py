@@ -10,8 +10,9 @@ from typing import Any
 from broker.hot.core import Core
 from broker.loop.turns import Pieces
 from pystore.native import ffi, lib, raise_error
+from pystore.store.light_queues import names_in
 
-__all__ = ["LiteClient", "LiteGroupLag", "LiteRegistry", "LiteTotals", "names_in"]
+__all__ = ["LiteClient", "LiteGroupLag", "LiteRegistry", "LiteTotals"]
 
 _ROWS = 256
 
@@ -85,14 +86,8 @@ def _client_of(row: Any) -> LiteClient:
     )  # fmt: skip
 
 
-def names_in(data: bytes) -> list[str]:
-    """Returns the names of light queues that LiteRegistry.queues() gave, on any thread."""
-    at, found = 0, list[str]()
-    while at < len(data):
-        end = at + 1 + data[at]
-        found.append(data[at + 1 : end].decode("utf-8", "replace"))
-        at = end
-    return found
+def _lined_up(names: Iterable[str]) -> bytes:
+    return b"".join(bytes((len(raw),)) + raw for raw in map(str.encode, names))
 
 
 class LiteRegistry:
@@ -165,7 +160,7 @@ class LiteRegistry:
     def add(self, group: str, client_id: str, queues: Iterable[str]) -> int:
         """Subscribes a client to light queues, and returns how many of them are new. What they have
         is an event. Raises: OutOfMemory, BadArgument for a client that has not joined."""
-        names = b"".join(bytes((len(raw),)) + raw for raw in map(str.encode, queues))
+        names = _lined_up(queues)
         return self._check(
             self._ask(lib.ps_lite_add, group, client_id, names, len(names), self._error)
         )
@@ -173,7 +168,7 @@ class LiteRegistry:
     def replace(self, group: str, client_id: str, queues: Iterable[str]) -> None:
         """Subscribes a client to these light queues and no others. Raises: OutOfMemory,
         BadArgument for a client that has not joined."""
-        names = b"".join(bytes((len(raw),)) + raw for raw in map(str.encode, queues))
+        names = _lined_up(queues)
         self._check(
             self._ask(lib.ps_lite_replace, group, client_id, names, len(names), self._error)
         )
@@ -262,10 +257,18 @@ class LiteRegistry:
         """Gives the events of a client that does not poll to others, where there are any."""
         self._ask(lib.ps_lite_hand_over, group, client_id)
 
-    def forget(self, queue: str) -> None:
-        """Drops the events of a queue that is gone."""
-        raw = queue.encode()
-        lib.ps_lite_forget(self._core.handle, raw, len(raw))
+    def delete(self, queue: str, groups: Iterable[str], before_ms: int) -> bool:
+        """Deletes a light queue, its events, and the offsets and batches of these groups in it,
+        unless something was put to it since before_ms (0: whatever was). Returns whether it is
+        gone. Raises: StoreError."""
+        raw, names = queue.encode(), _lined_up(groups)
+        return bool(
+            self._check(
+                lib.ps_lite_delete(
+                    self._core.handle, raw, len(raw), names, len(names), before_ms, self._error
+                )
+            )
+        )
 
     def look(self) -> None:
         """Looks at once for what has come back, after the clock was shifted."""

@@ -1,0 +1,52 @@
+/* A hash table of very many small entries, which it owns: an entry is named by 32 bits instead of a
+ * pointer, and takes its own bytes and some 5 for the table. Entries of a size share pages; a page
+ * with none is freed. The table grows by a bucket an entry (Litwin, "Linear hashing", 1980), so that
+ * nobody waits while all of them move. What makes two entries equal is the caller's: it walks those
+ * of a hash. For fewer entries, or with pointers: chains.h. */
+#ifndef PS_POOL_H
+#define PS_POOL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define PS_POOL_GRAIN 8
+#define PS_POOL_PAGE_BITS 11 /* of its grains: 16 KiB */
+#define PS_POOL_GRAINS_MAX 48
+#define PS_POOL_ENTRY_MAX (PS_POOL_GRAINS_MAX * PS_POOL_GRAIN)
+
+typedef uint32_t ps_ref; /* of an entry; 0: none */
+
+typedef struct ps_entry { /* the first member of one */
+    ps_ref en_next;
+    uint32_t en_hash;
+} ps_entry;
+
+typedef struct ps_pool { /* all zeros: an empty one */
+    uint8_t **pl_pages;
+    uint32_t pl_page_count, pl_page_room;
+    uint32_t pl_spare; /* a page number that is free, plus 1, whose place has the next; 0: none */
+    uint32_t pl_open[PS_POOL_GRAINS_MAX + 1]; /* by size: a page with room, plus 1; 0: none */
+    ps_ref *pl_buckets;
+    uint32_t pl_bucket_count, pl_bucket_room, pl_wide; /* wide: mask of more than these buckets */
+    uint32_t pl_count;
+} ps_pool;
+
+/* Stays where it is until it is dropped. */
+static inline void *ps_pool_at(const ps_pool *p, ps_ref ref) {
+    return p->pl_pages[ref >> PS_POOL_PAGE_BITS] +
+           (size_t)(ref & ((1U << PS_POOL_PAGE_BITS) - 1)) * PS_POOL_GRAIN;
+}
+
+/* A new entry of so many bytes, all 0 but for the hash. 0: no memory, or it is too large. */
+ps_ref ps_pool_add(ps_pool *p, size_t size, uint32_t hash);
+void ps_pool_drop(ps_pool *p, ps_ref ref);
+/* The first entry of this hash, and the one after it; 0: no more. */
+ps_ref ps_pool_first(const ps_pool *p, uint32_t hash);
+ps_ref ps_pool_next(const ps_pool *p, ps_ref ref);
+/* All entries, in no order: the first for 0. None is added or dropped meanwhile. */
+ps_ref ps_pool_each(const ps_pool *p, ps_ref ref);
+/* Frees all entries. */
+void ps_pool_free(ps_pool *p);
+
+#endif
