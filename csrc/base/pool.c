@@ -161,17 +161,17 @@ static bool grow_table(ps_pool *p) {
     return true;
 }
 
-static ps_ref alike(const ps_pool *p, ps_ref at, uint32_t hash) {
+static ps_ref same_hash(const ps_pool *p, ps_ref at, uint32_t hash) {
     while (at != 0 && entry_at(p, at)->en_hash != hash) at = entry_at(p, at)->en_next;
     return at;
 }
 
 ps_ref ps_pool_first(const ps_pool *p, uint32_t hash) {
-    return p->pl_bucket_count > 0 ? alike(p, *bucket_of(p, hash), hash) : 0;
+    return p->pl_bucket_count > 0 ? same_hash(p, *bucket_of(p, hash), hash) : 0;
 }
 
 ps_ref ps_pool_next(const ps_pool *p, ps_ref ref) {
-    return alike(p, entry_at(p, ref)->en_next, entry_at(p, ref)->en_hash);
+    return same_hash(p, entry_at(p, ref)->en_next, entry_at(p, ref)->en_hash);
 }
 
 ps_ref ps_pool_each(const ps_pool *p, ps_ref ref) {
@@ -203,7 +203,7 @@ void ps_pool_drop(ps_pool *p, ps_ref ref) {
 }
 
 void ps_pool_free(ps_pool *p) {
-    while (p->pl_spare != 0) { /* what these places have is no page */
+    while (p->pl_spare != 0) { /* their places have numbers of others */
         uint32_t page = p->pl_spare - 1;
         p->pl_spare = (uint32_t)(uintptr_t)p->pl_pages[page];
         p->pl_pages[page] = NULL;

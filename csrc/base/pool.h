@@ -1,8 +1,8 @@
 /* A hash table of very many small entries, which it owns: an entry is named by 32 bits instead of a
  * pointer, and takes its own bytes and some 5 for the table. Entries of a size share pages; a page
- * with none is freed. The table grows by a bucket an entry (Litwin, "Linear hashing", 1980), so that
- * nobody waits while all of them move. What makes two entries equal is the caller's: it walks those
- * of a hash. For fewer entries, or with pointers: chains.h. */
+ * with none is freed. The table grows by a bucket an entry (Litwin, "Linear hashing", 1980), so
+ * that nobody waits while all of them move. What makes two entries equal is the caller's: it walks
+ * those of a hash. For fewer entries, or with pointers: chains.h. */
 #ifndef PS_POOL_H
 #define PS_POOL_H
 

@@ -495,9 +495,9 @@ static int append_locked(ps_light *l, const void *name, int32_t len, const ps_li
     made.number = q->lq_number;
     int64_t at;
     if ((code = add_slot(l, &made, &at, e)) < 0) return code;
-    bool anew = u->offset < q->lq_max; /* no put of this store: it follows another */
+    bool begins = u->offset < q->lq_max; /* no put of this store: it follows another */
     set_last(l, q, ref, &made, at);
-    if (anew || q->lq_next < q->lq_max) q->lq_next = q->lq_max;
+    if (begins || q->lq_next < q->lq_max) q->lq_next = q->lq_max;
     q->lq_stamp = store_ms;
     q->lq_noted = false;
     l->lt_units++;
@@ -631,7 +631,7 @@ static bool needs_renewal(ps_light *l) {
     return needs;
 }
 
-/* Writes `names` anew when most of it is of queues that are gone. */
+/* Writes `names` again, without queues that are gone, when most of it is of these. */
 static int tidy_names(ps_light *l, ps_error *e) {
     renewal r = {.fd = -1};
     char folder[PATH_MAX];
@@ -779,7 +779,7 @@ static int keep_family(ps_light *l, const ps_light_family *f, int64_t log_min, i
     ps_light_queue *q = queue_at(l, f->lf_oldest);
     for (; q != NULL && q->lq_physical < log_min && code == 0; q = queue_at(l, q->lq_newer)) {
         if (q->lq_noted) continue;
-        if (q->lq_stamp == 0) q->lq_stamp = oldest_ms; /* it is no younger than that */
+        if (q->lq_stamp == 0) q->lq_stamp = oldest_ms; /* at the youngest */
         put_next(q, next);
         code = note_name(l, LG_NAME_NEXT, q->lq_number, next, sizeof next, e);
         q->lq_noted = code == 0;

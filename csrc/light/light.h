@@ -120,8 +120,8 @@ ps_light_queue *ps_light_get_locked(ps_light *l, const void *name, int32_t len);
  * already, or an error. An offset below the end begins a new life of the queue. */
 int ps_light_append(ps_light *l, const void *name, int32_t len, const ps_light_unit *u,
                     int64_t store_ms, ps_error *e);
-/* All records below are in. It is noted in the files now, or after some more of the log. The dispatch
- * lock is held, or nobody dispatches any more. */
+/* All records below are in. It is noted in the files now, or after some more of the log. The
+ * dispatch lock is held, or nobody dispatches any more. */
 int ps_light_cover(ps_light *l, int64_t physical, bool now, ps_error *e);
 /* Writes what waits in memory; sync: and brings it to the disk. */
 int ps_light_flush(ps_light *l, bool sync, ps_error *e);

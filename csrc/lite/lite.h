@@ -3,8 +3,8 @@
  * read; one client of each group has it. Upstream: LiteSubscriptionRegistryImpl,
  * LiteEventDispatcher. docs/internals/lite.md.
  *
- * Memory: some 110 bytes and the name for each pair of client and lite topic. Everything belongs to
- * who is alone in the core. */
+ * Memory: some 45 bytes and the lite topic's name for each pair of client and lite topic.
+ * Everything belongs to who is alone in the core. */
 #ifndef PS_LITE_H
 #define PS_LITE_H
 
@@ -90,8 +90,8 @@ int ps_lite_dispatch(ps_core *core, const ps_lite_who *who);
 /* Gives events of a client that does not poll to those who do, some thousand a call. */
 void ps_lite_hand_over(ps_core *core, const ps_lite_who *who);
 /* Deletes the queue, with its events and with what these groups (names, each after its length, a
- * byte) keep of it, before anybody pops from a new one of the name. 1; 0: there was none, or, unless
- * before_ms is 0, something was put to it at that time or later. PS_E_DISK_FULL, PS_E_IO. */
+ * byte) keep of it, before anybody pops from a new one of the name. 1; 0: there was none, or,
+ * unless before_ms is 0, something was put to it at that time or later. PS_E_DISK_FULL, PS_E_IO. */
 int ps_lite_delete(ps_core *core, const char *queue, int32_t len, const uint8_t *groups,
                    int32_t groups_len, int64_t before_ms, ps_error *error);
 /* Gives back what is over by the clock of timers, which has been shifted. */

@@ -27,15 +27,15 @@ static void begin_pick(lite_group *g) {
     g->lg_rank = 0;
     g->lg_picked = 0;
     g->lg_pick = NULL;
-    g->lg_pick_sub = NULL;
+    g->lg_pick_sub = 0;
 }
 
 /* Of those that are best each has the same chance. */
-static void consider_client(ps_core *core, lite_client *c, lite_sub *s) {
+static void consider_client(ps_core *core, lite_client *c, ps_ref sub) {
     lite_group *g = c->lc_group;
-    uint8_t rank = s != NULL && s->ls_event_link != NULL ? HAS_IT
-                   : c->lc_polls != NULL                 ? WAITS
-                                                         : HAS_ROOM;
+    uint8_t rank = sub != 0 && ps_lite_sub_at(core->co_lite, sub)->ls_is_event ? HAS_IT
+                   : c->lc_polls != NULL                                       ? WAITS
+                                                                               : HAS_ROOM;
     if (c->lc_gone) return;
     if (rank != HAS_IT && c->lc_event_count >= g->lg_room) {
         ps_lite_overflow(core->co_lite, c, true);
@@ -47,7 +47,7 @@ static void consider_client(ps_core *core, lite_client *c, lite_sub *s) {
     g->lg_rank = rank;
     if (g->lg_picked > 1 && ps_core_random(core) % (uint64_t)g->lg_picked != 0) return;
     g->lg_pick = c;
-    g->lg_pick_sub = s;
+    g->lg_pick_sub = sub;
 }
 
 /* The same of those that read all lite topics, but for `except`; somebody has considered those of
@@ -60,40 +60,40 @@ static void consider_wild(ps_core *core, lite_group *g, ps_slice queue, const li
             g->lg_full = true;
             return;
         }
-        if (c != except && ps_lite_reads(c, queue)) consider_client(core, c, NULL);
+        if (c != except && ps_lite_reads(c, queue)) consider_client(core, c, 0);
     }
 }
 
 /* The clients of the group that read the queue, but for `except`. */
 static void pick_client(ps_core *core, lite_group *g, ps_slice queue, const lite_client *except) {
     const ps_lite *l = core->co_lite;
-    lite_sub *s = ps_chains_first(&l->rg_by_queue, ps_hash_of(queue.data, queue.len));
     begin_pick(g);
-    for (; s != NULL; s = ps_chains_next(s))
-        if (s->ls_client->lc_group == g && s->ls_client != except && ps_lite_is_of(s, queue))
-            consider_client(core, s->ls_client, s);
+    for (ps_ref at = ps_lite_first_of(l, queue); at != 0; at = ps_lite_next_of(l, at, queue)) {
+        lite_client *c = ps_lite_sub_at(l, at)->ls_client;
+        if (c->lc_group == g && c != except) consider_client(core, c, at);
+    }
     consider_wild(core, g, queue, except);
 }
 
-/* The event of a client that reads all lite topics. NULL: there are too many, or no memory. */
-static lite_sub *event_of(ps_lite *l, lite_client *c, ps_slice queue) {
-    lite_sub *s = ps_lite_sub(l, c, queue);
-    if (s != NULL || (l->rg_events_alone >= ALONE_MAX && c->lc_event_count > 0)) return s;
+/* The event of a client that reads all lite topics. 0: there are too many, or no memory. */
+static ps_ref event_of(ps_lite *l, lite_client *c, ps_slice queue) {
+    ps_ref sub = ps_lite_sub(l, c, queue);
+    if (sub != 0 || (l->rg_events_alone >= ALONE_MAX && c->lc_event_count > 0)) return sub;
     return ps_lite_make_sub(l, c, queue);
 }
 
 /* Who was picked has the event from now on. */
 static bool give_event(ps_core *core, lite_group *g, ps_slice queue) {
     lite_client *c = g->lg_pick;
-    lite_sub *s = c == NULL ? NULL
-                  : g->lg_pick_sub != NULL ? g->lg_pick_sub
-                                           : event_of(core->co_lite, c, queue);
-    if (s == NULL) {
+    ps_ref sub = c == NULL             ? 0
+                 : g->lg_pick_sub != 0 ? g->lg_pick_sub
+                                       : event_of(core->co_lite, c, queue);
+    if (sub == 0) {
         if (c != NULL) ps_lite_overflow(core->co_lite, c, true);
         if (g->lg_wild != NULL && (c != NULL || g->lg_full)) g->lg_again = true;
         return false;
     }
-    if (s->ls_event_link == NULL) ps_lite_event_add(core->co_lite, s);
+    if (!ps_lite_sub_at(core->co_lite, sub)->ls_is_event) ps_lite_event_add(core->co_lite, sub);
     ps_lite_wake(core, c);
     return true;
 }
@@ -173,20 +173,21 @@ static bool is_out(ps_core *core, ps_pair *pair) {
 /* Those that were looked at go to the end of the list, so that it may change in between. It ends
  * when the client has no room for more. */
 static void look_at_subs(ps_core *core, lite_client *c) {
+    ps_lite *l = core->co_lite;
     lite_group *g = c->lc_group;
     const ps_slice group = ps_lite_slice(g->lg_name, g->lg_len);
-    for (int32_t i = 0; i < DISPATCH_MAX && c->lc_left > 0 && c->lc_subs != NULL; i++) {
+    for (int32_t i = 0; i < DISPATCH_MAX && c->lc_left > 0 && c->lc_subs != 0; i++) {
         if (c->lc_event_count >= g->lg_room) return;
-        lite_sub *s = c->lc_subs;
-        const ps_slice queue = ps_lite_slice(s->ls_name, s->ls_len);
-        ps_lite_list_last(s);
+        char name[UINT8_MAX];
+        const ps_slice queue = ps_lite_sub_queue(ps_lite_sub_at(l, c->lc_subs), name);
+        ps_lite_list_sub(l, c->lc_subs);
         c->lc_left--;
         ps_pair *pair =
             ps_core_find_pair(core, group.data, group.len, queue.data, queue.len);
         if (has_more(core, pair, queue) && (c->lc_blocked_too || !is_out(core, pair)))
             ps_lite_offer(core, g, queue);
     }
-    if (c->lc_subs == NULL) c->lc_left = 0;
+    if (c->lc_subs == 0) c->lc_left = 0;
 }
 
 /* Of a client that reads all lite topics: its group goes on where it was. */
@@ -207,7 +208,7 @@ static void look_at_all(ps_core *core, lite_client *c) {
             pick_client(core, g, queue, NULL);
             if (g->lg_rank != HAS_IT) { /* it asks, and the others may never */
                 g->lg_pick = c;
-                g->lg_pick_sub = NULL;
+                g->lg_pick_sub = 0;
             }
             if (!give_event(core, g, queue)) return; /* it is the next one again */
         }
@@ -222,14 +223,14 @@ bool ps_lite_may_refill(const lite_client *c) {
 
 void ps_lite_refill(ps_core *core, lite_client *c) {
     lite_group *g = c->lc_group;
-    if (c->lc_events != NULL) return;
+    if (c->lc_events != 0) return;
     if (c->lc_left == 0 && c->lc_overflowed) {
         c->lc_left = c->lc_sub_count;
         c->lc_blocked_too = false;
         ps_lite_overflow(core->co_lite, c, false);
     }
     look_at_subs(core, c);
-    if (!c->lc_wild || c->lc_events != NULL) return;
+    if (!c->lc_wild || c->lc_events != 0) return;
     if (!g->lg_looks && g->lg_again) {
         g->lg_looks = true;
         g->lg_again = false;
@@ -246,7 +247,7 @@ int ps_lite_dispatch(ps_core *core, const ps_lite_who *who) {
     c->lc_blocked_too = true;
     ps_lite_overflow(core->co_lite, c, false);
     if (c->lc_wild) c->lc_group->lg_again = true;
-    if (c->lc_events == NULL) ps_lite_wake(core, c);
+    if (c->lc_events == 0) ps_lite_wake(core, c);
     tell_ready(core);
     return 1;
 }
@@ -258,14 +259,15 @@ void ps_lite_hand_over(ps_core *core, const ps_lite_who *who) {
     lite_client *c = ps_lite_find_who(core, who);
     int32_t left = c == NULL ? 0 : c->lc_event_count;
     for (left = left < HAND_OVER_MAX ? left : HAND_OVER_MAX; left > 0; left--) {
-        lite_sub *s = c->lc_events;
-        const ps_slice queue = ps_lite_slice(s->ls_name, s->ls_len);
-        ps_lite_event_drop(l, s);
+        char name[UINT8_MAX];
+        ps_ref sub = c->lc_events;
+        const ps_slice queue = ps_lite_sub_queue(ps_lite_sub_at(l, sub), name);
+        ps_lite_event_drop(l, sub);
         pick_client(core, c->lc_group, queue, c);
         if (c->lc_group->lg_rank != WAITS || !give_event(core, c->lc_group, queue))
-            ps_lite_event_add(l, s);
-        else if (s->ls_link == NULL)
-            ps_lite_drop_sub(l, s);
+            ps_lite_event_add(l, sub);
+        else if (!ps_lite_sub_at(l, sub)->ls_listed)
+            ps_lite_drop_sub(l, sub);
     }
     tell_ready(core);
 }
@@ -274,12 +276,11 @@ static void forget_events(ps_core *core, const char *queue, int32_t len) {
     ps_lite *l = core->co_lite;
     const ps_slice name = ps_lite_slice(queue, len);
     ps_lag_end(core, name);
-    lite_sub *s = l != NULL ? ps_chains_first(&l->rg_by_queue, ps_hash_of(queue, len)) : NULL;
-    for (lite_sub *next; s != NULL; s = next) {
-        next = ps_chains_next(s);
-        if (!ps_lite_is_of(s, name)) continue;
-        ps_lite_event_drop(l, s);
-        if (s->ls_link == NULL) ps_lite_drop_sub(l, s);
+    ps_ref at = l != NULL ? ps_lite_first_of(l, name) : 0;
+    for (ps_ref next; at != 0; at = next) {
+        next = ps_lite_next_of(l, at, name);
+        ps_lite_event_drop(l, at);
+        if (!ps_lite_sub_at(l, at)->ls_listed) ps_lite_drop_sub(l, at);
     }
 }
 
@@ -311,11 +312,10 @@ static lite_group *ask_group(lite_group *g, lite_group *asked) {
 static void take_news_of(ps_core *core, ps_slice queue) {
     const ps_lite *l = core->co_lite;
     lite_group *asked = NULL;
-    lite_sub *s = ps_chains_first(&l->rg_by_queue, ps_hash_of(queue.data, queue.len));
-    for (; s != NULL; s = ps_chains_next(s)) {
-        if (!ps_lite_is_of(s, queue)) continue;
-        asked = ask_group(s->ls_client->lc_group, asked);
-        consider_client(core, s->ls_client, s);
+    for (ps_ref at = ps_lite_first_of(l, queue); at != 0; at = ps_lite_next_of(l, at, queue)) {
+        lite_client *c = ps_lite_sub_at(l, at)->ls_client;
+        asked = ask_group(c->lc_group, asked);
+        consider_client(core, c, at);
     }
     for (lite_group *g = l->rg_wild; g != NULL; g = g->lg_wild_next) {
         asked = ask_group(g, asked);
@@ -365,16 +365,14 @@ static bool give_back(ps_core *core, int64_t until_ns) {
 /* What waited for one that is gone goes to others, who have it from now on. */
 static void drop_one(ps_core *core, lite_client *c) {
     ps_lite *l = core->co_lite;
-    lite_sub *s = c->lc_events;
-    if (s == NULL) {
+    char name[UINT8_MAX];
+    if (c->lc_events == 0) {
         ps_lite_drop_sub(l, c->lc_subs);
         return;
     }
-    char name[UINT8_MAX];
-    int32_t len = s->ls_len;
-    memcpy(name, s->ls_name, (size_t)len);
-    ps_lite_drop_sub(l, s);
-    ps_lite_offer(core, c->lc_group, ps_lite_slice(name, len));
+    const ps_slice queue = ps_lite_sub_queue(ps_lite_sub_at(l, c->lc_events), name);
+    ps_lite_drop_sub(l, c->lc_events);
+    ps_lite_offer(core, c->lc_group, queue);
 }
 
 static void free_client(ps_lite *l, lite_client *c) {
@@ -389,7 +387,7 @@ static void free_client(ps_lite *l, lite_client *c) {
 static bool free_some_gone(ps_core *core, int64_t until_ns) {
     ps_lite *l = core->co_lite;
     for (lite_client **at = &l->rg_gone, *c; (c = *at) != NULL;) {
-        while (c->lc_events != NULL || c->lc_subs != NULL) {
+        while (c->lc_events != 0 || c->lc_subs != 0) {
             drop_one(core, c);
             if (ps_monotonic_ns() >= until_ns) return false;
         }

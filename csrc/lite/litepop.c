@@ -263,15 +263,16 @@ static int take_events(taking *t) {
     t->pop_ms = t->client->lc_accessed_ms = ps_timer_now(c->co_store);
     ps_lite_refill(c, t->client);
     for (int32_t n = t->client->lc_event_count; n > 0 && t->left > 0; n--) {
-        lite_sub *s = t->client->lc_events;
+        ps_ref sub = t->client->lc_events;
+        char name[UINT8_MAX];
         if (l->rg_records.len >= BYTES_ENOUGH) break;
-        ps_lite_event_drop(l, s);
-        code = take_of(t, ps_lite_slice(s->ls_name, s->ls_len));
+        ps_lite_event_drop(l, sub);
+        code = take_of(t, ps_lite_sub_queue(ps_lite_sub_at(l, sub), name));
         more += code == 2;
         if (code < 0 || code == 2)
-            ps_lite_event_add(l, s); /* it comes again, after others */
-        else if (s->ls_link == NULL)
-            ps_lite_drop_sub(l, s);
+            ps_lite_event_add(l, sub); /* it comes again, after others */
+        else if (!ps_lite_sub_at(l, sub)->ls_listed)
+            ps_lite_drop_sub(l, sub);
         if (code < 0) break;
     }
     if (t->count > 0) count_out(t);
@@ -325,7 +326,7 @@ static void list_poll(ps_core *core, lite_poll *w) {
     core->co_lite->rg_sums.polls++;
     /* One that came before this waited has woken nobody; one whose queue has more after damaged
      * messages is looked at again, after others had their turn. */
-    if (c->lc_events != NULL || ps_lite_may_refill(c)) {
+    if (c->lc_events != 0 || ps_lite_may_refill(c)) {
         ps_lite_wake(core, c);
     } else if (c->lc_wild) { /* who waits is asked before the others */
         ps_lite_unlist_wild(c);
@@ -342,7 +343,7 @@ void ps_lite_poll_free(ps_parked *p) {
     if (core->co_pop != NULL) core->co_pop->po_waiting[0]--;
     ps_parked_free(p);
     if (c->lc_gone) ps_eventfd_tell(core->co_event_fd); /* it can be freed */
-    if (c->lc_events == NULL) return;
+    if (c->lc_events == 0) return;
     ps_lite_wake(core, c); /* what came for it is for another one of the client */
     ps_eventfd_tell(core->co_event_fd);
 }

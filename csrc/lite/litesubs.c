@@ -43,15 +43,11 @@ void ps_lite_end(ps_core *c) {
 void ps_lite_free(ps_core *c) {
     ps_lite *l = c->co_lite;
     if (l == NULL) return;
-    for (lite_sub *s = ps_chains_each(&l->rg_by_queue, NULL), *next; s != NULL; s = next) {
-        next = ps_chains_each(&l->rg_by_queue, s);
-        free(s);
-    }
     for (lite_client *c = l->rg_gone, *next; c != NULL; c = next) {
         next = c->lc_wild_next;
         free(c);
     }
-    ps_chains_free(&l->rg_by_queue, false);
+    ps_pool_free(&l->rg_subs);
     ps_chains_free(&l->rg_by_name, true);
     ps_chains_free(&l->rg_groups, true);
     ps_buffer_free(&l->rg_records);
@@ -99,8 +95,6 @@ static lite_client *make_client(ps_lite *l, lite_group *g, const ps_lite_who *wh
     }
     c->lc_group = g;
     c->lc_accessed_ms = -1;
-    c->lc_subs_end = &c->lc_subs;
-    c->lc_events_end = &c->lc_events;
     c->lc_polls_end = &c->lc_polls;
     c->lc_id_len = who->id_len;
     c->lc_parent_len = parent_len;
@@ -171,22 +165,20 @@ void ps_lite_set_version(ps_core *core, const ps_lite_who *who, int64_t version)
 /* 1: it is new; 0: it is there; -1: no memory. */
 static int add_sub(ps_core *core, lite_client *c, ps_slice queue) {
     ps_lite *l = core->co_lite;
-    lite_sub *s = ps_lite_sub(l, c, queue);
+    ps_ref sub = ps_lite_sub(l, c, queue);
     int64_t low, high;
-    if (s != NULL && s->ls_link != NULL) {
-        s->ls_round = c->lc_round;
-        ps_lite_list_last(s);
-        return 0;
-    }
-    if (s == NULL) s = ps_lite_make_sub(l, c, queue);
-    if (s == NULL) return -1;
+    if (sub == 0) sub = ps_lite_make_sub(l, c, queue);
+    if (sub == 0) return -1;
+    lite_sub *s = ps_lite_sub_at(l, sub);
+    bool had = s->ls_listed;
     s->ls_round = c->lc_round;
-    ps_lite_list_sub(s);
+    ps_lite_list_sub(l, sub);
+    if (had) return 0;
     c->lc_sub_count++;
     l->rg_events_alone--;
     l->rg_sums.pairs++;
     l->rg_sums.changes++;
-    if (ps_lights_range(core->co_store, s->ls_name, s->ls_len, &low, &high))
+    if (ps_lights_range(core->co_store, (const char *)queue.data, queue.len, &low, &high))
         ps_lite_offer(core, c->lc_group, queue);
     return 1;
 }
@@ -217,7 +209,7 @@ int ps_lite_replace(ps_core *core, const ps_lite_who *who, const uint8_t *names,
     if (c != NULL) c->lc_round++; /* those of the new set get it, and come after the others */
     int32_t made = ps_lite_add(core, who, names, len, e);
     if (made < 0) return made;
-    while (c->lc_subs != NULL && c->lc_subs->ls_round != c->lc_round)
+    while (c->lc_subs != 0 && ps_lite_sub_at(l, c->lc_subs)->ls_round != c->lc_round)
         ps_lite_drop_sub(l, c->lc_subs);
     return 0;
 }
@@ -236,9 +228,9 @@ int ps_lite_add_wild(ps_core *core, const ps_lite_who *who) {
 int ps_lite_remove(ps_core *core, const ps_lite_who *who, const char *queue, int32_t len) {
     PS_CORE_HELD(core);
     lite_client *c = ps_lite_find_who(core, who);
-    lite_sub *s = c != NULL ? ps_lite_sub(core->co_lite, c, ps_lite_slice(queue, len)) : NULL;
-    bool was = s != NULL && s->ls_link != NULL;
-    if (s != NULL) ps_lite_drop_sub(core->co_lite, s);
+    ps_ref sub = c != NULL ? ps_lite_sub(core->co_lite, c, ps_lite_slice(queue, len)) : 0;
+    bool was = sub != 0 && ps_lite_sub_at(core->co_lite, sub)->ls_listed;
+    if (sub != 0) ps_lite_drop_sub(core->co_lite, sub);
     return was;
 }
 
@@ -276,13 +268,16 @@ int64_t ps_lite_names(ps_core *core, const ps_lite_who *who, int32_t events, uin
     PS_CORE_HELD(core);
     const lite_client *c = ps_lite_find_who(core, who);
     int64_t used = 0;
-    const lite_sub *s = c == NULL ? NULL : events ? c->lc_events : c->lc_subs;
-    for (; s != NULL; s = events ? s->ls_event_next : s->ls_next) {
-        if (used + 1 + s->ls_len <= room) {
-            to[used] = s->ls_len;
-            memcpy(to + used + 1, s->ls_name, s->ls_len);
+    char name[UINT8_MAX];
+    ps_ref at = c == NULL ? 0 : events ? c->lc_events : c->lc_subs;
+    for (const lite_sub *s; (s = ps_lite_sub_at(core->co_lite, at)) != NULL;
+         at = events ? s->ls_event_next : s->ls_next) {
+        const ps_slice queue = ps_lite_sub_queue(s, name);
+        if (used + 1 + queue.len <= room) {
+            to[used] = (uint8_t)queue.len;
+            memcpy(to + used + 1, queue.data, (size_t)queue.len);
         }
-        used += 1 + s->ls_len;
+        used += 1 + queue.len;
     }
     return used;
 }
@@ -293,11 +288,11 @@ int32_t ps_lite_subscribers(ps_core *core, const char *queue, int32_t len, const
     const ps_lite *l = core->co_lite;
     const ps_slice name = ps_lite_slice(queue, len), of = ps_lite_slice(group, group_len);
     int32_t n = 0;
-    const lite_sub *s = l != NULL ? ps_chains_first(&l->rg_by_queue, ps_hash_of(queue, len)) : NULL;
-    for (; s != NULL && n < room; s = ps_chains_next(s)) {
+    ps_ref at = l != NULL ? ps_lite_first_of(l, name) : 0;
+    for (; at != 0 && n < room; at = ps_lite_next_of(l, at, name)) {
+        const lite_sub *s = ps_lite_sub_at(l, at);
         const lite_group *g = s->ls_client->lc_group;
-        if (s->ls_link != NULL && ps_lite_is_of(s, name) &&
-            (group == NULL || ps_lite_is(g->lg_name, g->lg_len, of)))
+        if (s->ls_listed && (group == NULL || ps_lite_is(g->lg_name, g->lg_len, of)))
             fill_row(s->ls_client, &rows[n++]);
     }
     return n;

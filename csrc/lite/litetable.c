@@ -1,6 +1,8 @@
 /* The tables alone, and the lists of a client: see litetable.h. */
+#define _GNU_SOURCE
 #include "lite/litetable.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,10 +36,6 @@ lite_client *ps_lite_find_who(const ps_core *c, const ps_lite_who *who) {
 
 /* ---- pairs ---- */
 
-bool ps_lite_is_of(const lite_sub *s, ps_slice queue) {
-    return ps_lite_is(s->ls_name, s->ls_len, queue);
-}
-
 bool ps_lite_reads(const lite_client *c, ps_slice queue) {
     const int32_t head = (int32_t)sizeof PS_LMQ_PREFIX; /* and the '$' after it */
     return queue.len > head + c->lc_parent_len &&
@@ -45,77 +43,128 @@ bool ps_lite_reads(const lite_client *c, ps_slice queue) {
            queue.data[head + c->lc_parent_len] == '$';
 }
 
-lite_sub *ps_lite_sub(const ps_lite *l, const lite_client *c, ps_slice queue) {
-    lite_sub *s = ps_chains_first(&l->rg_by_queue, ps_hash_of(queue.data, queue.len));
-    while (s != NULL && (s->ls_client != c || !ps_lite_is_of(s, queue))) s = ps_chains_next(s);
-    return s;
+/* Bytes of the name that the client's topic says, for a queue that it reads. */
+static int32_t head_len(const lite_client *c) {
+    return (int32_t)sizeof PS_LMQ_PREFIX + c->lc_parent_len + 1;
 }
 
-lite_sub *ps_lite_make_sub(ps_lite *l, lite_client *c, ps_slice queue) {
-    lite_sub *s = ps_chains_reserve(&l->rg_by_queue) ? malloc(sizeof *s + (size_t)queue.len) : NULL;
-    if (s == NULL) return NULL;
-    *s = (lite_sub){.ls_client = c, .ls_len = (uint8_t)queue.len};
-    memcpy(s->ls_name, queue.data, (size_t)queue.len);
-    ps_chains_add(&l->rg_by_queue, s, ps_hash_of(queue.data, queue.len));
+ps_slice ps_lite_sub_queue(const lite_sub *s, char room[UINT8_MAX]) {
+    const lite_client *c = s->ls_client;
+    char *to = room;
+    if (s->ls_below) {
+        to = mempcpy(to, PS_LMQ_PREFIX "$", sizeof PS_LMQ_PREFIX);
+        to = mempcpy(to, c->lc_names + c->lc_id_len, (size_t)c->lc_parent_len);
+        *to++ = '$';
+    }
+    to = mempcpy(to, s->ls_name, s->ls_len);
+    return ps_lite_slice(room, (int32_t)(to - room));
+}
+
+static bool is_of(const lite_sub *s, ps_slice queue) {
+    int32_t head = s->ls_below ? head_len(s->ls_client) : 0;
+    return queue.len == head + s->ls_len &&
+           memcmp(s->ls_name, queue.data + head, s->ls_len) == 0 &&
+           (head == 0 || ps_lite_reads(s->ls_client, queue));
+}
+
+lite_sub *ps_lite_sub_at(const ps_lite *l, ps_ref sub) {
+    return sub != 0 ? ps_pool_at(&l->rg_subs, sub) : NULL;
+}
+
+static ps_ref from_here(const ps_lite *l, ps_ref at, ps_slice queue) {
+    while (at != 0 && !is_of(ps_lite_sub_at(l, at), queue)) at = ps_pool_next(&l->rg_subs, at);
+    return at;
+}
+
+ps_ref ps_lite_first_of(const ps_lite *l, ps_slice queue) {
+    return from_here(l, ps_pool_first(&l->rg_subs, ps_hash_of(queue.data, queue.len)), queue);
+}
+
+ps_ref ps_lite_next_of(const ps_lite *l, ps_ref sub, ps_slice queue) {
+    return from_here(l, ps_pool_next(&l->rg_subs, sub), queue);
+}
+
+ps_ref ps_lite_sub(const ps_lite *l, const lite_client *c, ps_slice queue) {
+    ps_ref at = ps_lite_first_of(l, queue);
+    while (at != 0 && ps_lite_sub_at(l, at)->ls_client != c) at = ps_lite_next_of(l, at, queue);
+    return at;
+}
+
+ps_ref ps_lite_make_sub(ps_lite *l, lite_client *c, ps_slice queue) {
+    bool below = ps_lite_reads(c, queue);
+    int32_t head = below ? head_len(c) : 0;
+    ps_ref made = ps_pool_add(&l->rg_subs, offsetof(lite_sub, ls_name) + (size_t)(queue.len - head),
+                              ps_hash_of(queue.data, queue.len));
+    lite_sub *s = ps_lite_sub_at(l, made);
+    if (s == NULL) return 0;
+    s->ls_client = c;
+    s->ls_below = below;
+    s->ls_len = (uint8_t)(queue.len - head);
+    memcpy(s->ls_name, queue.data + head, s->ls_len);
     l->rg_events_alone++;
-    return s;
+    return made;
 }
 
-void ps_lite_list_sub(lite_sub *s) { /* as the last one */
+static void unlist_sub(ps_lite *l, lite_sub *s) {
     lite_client *c = s->ls_client;
-    s->ls_next = NULL;
-    s->ls_link = c->lc_subs_end;
-    *c->lc_subs_end = s;
-    c->lc_subs_end = &s->ls_next;
+    lite_sub *before = ps_lite_sub_at(l, s->ls_before), *next = ps_lite_sub_at(l, s->ls_next);
+    *(before != NULL ? &before->ls_next : &c->lc_subs) = s->ls_next;
+    *(next != NULL ? &next->ls_before : &c->lc_subs_last) = s->ls_before;
+    s->ls_listed = false;
 }
 
-static void unlist_sub(lite_sub *s) {
+void ps_lite_list_sub(ps_lite *l, ps_ref sub) {
+    lite_sub *s = ps_lite_sub_at(l, sub);
     lite_client *c = s->ls_client;
-    if (c->lc_subs_end == &s->ls_next) c->lc_subs_end = s->ls_link;
-    *s->ls_link = s->ls_next;
-    if (s->ls_next != NULL) s->ls_next->ls_link = s->ls_link;
+    if (s->ls_listed) unlist_sub(l, s);
+    lite_sub *before = ps_lite_sub_at(l, c->lc_subs_last);
+    s->ls_next = 0;
+    s->ls_before = c->lc_subs_last;
+    *(before != NULL ? &before->ls_next : &c->lc_subs) = sub;
+    c->lc_subs_last = sub;
+    s->ls_listed = true;
 }
 
-void ps_lite_list_last(lite_sub *s) {
-    unlist_sub(s);
-    ps_lite_list_sub(s);
-}
-
-void ps_lite_drop_sub(ps_lite *l, lite_sub *s) {
-    ps_lite_event_drop(l, s);
-    if (s->ls_link != NULL) {
-        unlist_sub(s);
+void ps_lite_drop_sub(ps_lite *l, ps_ref sub) {
+    lite_sub *s = ps_lite_sub_at(l, sub);
+    ps_lite_event_drop(l, sub);
+    if (s->ls_listed) {
+        unlist_sub(l, s);
         s->ls_client->lc_sub_count--;
         l->rg_sums.pairs--;
         l->rg_sums.changes++;
     } else {
         l->rg_events_alone--;
     }
-    ps_chains_remove(&l->rg_by_queue, s);
-    free(s);
+    ps_pool_drop(&l->rg_subs, sub);
 }
 
 /* ---- the lists of a client ---- */
 
-void ps_lite_event_add(ps_lite *l, lite_sub *s) {
+void ps_lite_event_add(ps_lite *l, ps_ref sub) {
+    lite_sub *s = ps_lite_sub_at(l, sub);
     lite_client *c = s->ls_client;
+    lite_sub *before = ps_lite_sub_at(l, c->lc_events_last);
     l->rg_sums.eventful += c->lc_event_count == 0;
-    s->ls_event_next = NULL;
-    s->ls_event_link = c->lc_events_end;
-    *c->lc_events_end = s;
-    c->lc_events_end = &s->ls_event_next;
+    s->ls_event_next = 0;
+    s->ls_event_before = c->lc_events_last;
+    *(before != NULL ? &before->ls_event_next : &c->lc_events) = sub;
+    c->lc_events_last = sub;
+    s->ls_is_event = true;
     c->lc_event_count++;
     l->rg_sums.events++;
 }
 
-void ps_lite_event_drop(ps_lite *l, lite_sub *s) {
+void ps_lite_event_drop(ps_lite *l, ps_ref sub) {
+    lite_sub *s = ps_lite_sub_at(l, sub);
     lite_client *c = s->ls_client;
-    if (s->ls_event_link == NULL) return;
+    if (!s->ls_is_event) return;
+    lite_sub *before = ps_lite_sub_at(l, s->ls_event_before);
+    lite_sub *next = ps_lite_sub_at(l, s->ls_event_next);
     l->rg_sums.eventful -= c->lc_event_count == 1;
-    if (c->lc_events_end == &s->ls_event_next) c->lc_events_end = s->ls_event_link;
-    *s->ls_event_link = s->ls_event_next;
-    if (s->ls_event_next != NULL) s->ls_event_next->ls_event_link = s->ls_event_link;
-    s->ls_event_link = NULL;
+    *(before != NULL ? &before->ls_event_next : &c->lc_events) = s->ls_event_next;
+    *(next != NULL ? &next->ls_event_before : &c->lc_events_last) = s->ls_event_before;
+    s->ls_is_event = false;
     c->lc_event_count--;
     l->rg_sums.events--;
 }

@@ -2,6 +2,7 @@
 #ifndef PS_LITETABLE_H
 #define PS_LITETABLE_H
 
+#include "base/pool.h"
 #include "lite/lite.h"
 #include "waits/parked.h"
 
@@ -17,7 +18,7 @@ typedef struct lite_group {
     uint8_t lg_rank; /* of lg_pick, which is one of lg_picked like it */
     int32_t lg_picked;
     lite_client *lg_pick;
-    struct lite_sub *lg_pick_sub; /* NULL: it reads all lite topics, and has no event of this one */
+    ps_ref lg_pick_sub; /* 0: it reads all lite topics, and has no event of this one */
     /* Of those that read all lite topics, who waits is before who does not. */
     lite_client *lg_wild;
     struct lite_group *lg_wild_next, **lg_wild_link; /* of groups that have such */
@@ -33,10 +34,12 @@ typedef struct lite_group {
 
 /* A pair of client and queue; or only an event, of a client that reads all lite topics. */
 typedef struct lite_sub {
-    ps_chain ls_chain; /* hash of the queue's name */
+    ps_entry ls_entry; /* hash of the queue's name */
     lite_client *ls_client;
-    struct lite_sub *ls_next, **ls_link;             /* of its client; link NULL: only an event */
-    struct lite_sub *ls_event_next, **ls_event_link; /* of its events; link NULL: it is not one */
+    ps_ref ls_next, ls_before;             /* of its client, when it is listed: no event alone */
+    ps_ref ls_event_next, ls_event_before; /* of its events, when it is one */
+    bool ls_listed, ls_is_event;
+    bool ls_below; /* ls_name is what follows "%LMQ%$TOPIC$", of its client's topic */
     uint8_t ls_len, ls_round; /* round: lc_round of when its client last said that it has it */
     char ls_name[];
 } lite_sub;
@@ -60,8 +63,8 @@ struct lite_client {
     bool lc_blocked_too; /* those, too, whose batch is out: the same attempt may have it again */
     bool lc_gone;        /* it has left: it is freed when nothing of it is left */
     uint8_t lc_round;
-    lite_sub *lc_subs, **lc_subs_end;
-    lite_sub *lc_events, **lc_events_end;
+    ps_ref lc_subs, lc_subs_last;
+    ps_ref lc_events, lc_events_last;
     lite_poll *lc_polls, **lc_polls_end;
     lite_client *lc_wild_next, **lc_wild_link; /* next: of those that are gone, when it is */
     bool lc_wild, lc_overflowed;
@@ -72,7 +75,8 @@ struct lite_client {
 
 typedef struct ps_lite {
     bool rg_on;
-    ps_chains rg_groups, rg_by_name, rg_by_queue; /* of groups, clients, pairs */
+    ps_chains rg_groups, rg_by_name; /* of groups, clients */
+    ps_pool rg_subs;                 /* of pairs, by their queues */
     lite_client **rg_clients;
     int32_t rg_client_count, rg_client_room;
     lite_group *rg_wild;   /* groups with clients that read all lite topics */
@@ -89,17 +93,21 @@ uint32_t ps_lite_hash(ps_slice group, ps_slice id); /* of a client */
 lite_client *ps_lite_find(const ps_lite *l, ps_slice group, ps_slice id);
 lite_client *ps_lite_find_who(const ps_core *c, const ps_lite_who *who);
 lite_group *ps_lite_group(const ps_lite *l, ps_slice name);
-lite_sub *ps_lite_sub(const ps_lite *l, const lite_client *c, ps_slice queue);
-bool ps_lite_is_of(const lite_sub *s, ps_slice queue);
+lite_sub *ps_lite_sub_at(const ps_lite *l, ps_ref sub); /* NULL for 0 */
+ps_ref ps_lite_sub(const ps_lite *l, const lite_client *c, ps_slice queue); /* 0: none */
+/* The first pair of a queue, and the one after it; 0: no more. */
+ps_ref ps_lite_first_of(const ps_lite *l, ps_slice queue);
+ps_ref ps_lite_next_of(const ps_lite *l, ps_ref sub, ps_slice queue);
+/* Its queue, by its whole name, in `room`. */
+ps_slice ps_lite_sub_queue(const lite_sub *s, char room[UINT8_MAX]);
 /* Whether a queue is of a lite topic of this client's topic. */
 bool ps_lite_reads(const lite_client *c, ps_slice queue);
-/* Only an event, until it is listed among those of its client. NULL: no memory. */
-lite_sub *ps_lite_make_sub(ps_lite *l, lite_client *c, ps_slice queue);
-void ps_lite_drop_sub(ps_lite *l, lite_sub *s);
-void ps_lite_list_sub(lite_sub *s);  /* as the last of its client */
-void ps_lite_list_last(lite_sub *s); /* it is that from now on */
-void ps_lite_event_add(ps_lite *l, lite_sub *s);
-void ps_lite_event_drop(ps_lite *l, lite_sub *s);
+/* Only an event, until it is listed among those of its client. 0: no memory. */
+ps_ref ps_lite_make_sub(ps_lite *l, lite_client *c, ps_slice queue);
+void ps_lite_drop_sub(ps_lite *l, ps_ref sub);
+void ps_lite_list_sub(ps_lite *l, ps_ref sub); /* as the last of its client, from now on */
+void ps_lite_event_add(ps_lite *l, ps_ref sub);
+void ps_lite_event_drop(ps_lite *l, ps_ref sub);
 void ps_lite_list_wild(ps_lite *l, lite_client *c); /* as the first one of its group */
 void ps_lite_unlist_wild(lite_client *c);
 /* The pop of the client that has waited longest tries. */

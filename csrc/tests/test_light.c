@@ -323,13 +323,14 @@ static int64_t last_ms(ps_store *s, const char *name) {
 /* Those that have expired, by what follows HEAD, each before a blank. */
 static const char *expired(ps_store *s, int64_t now_ms, int64_t age_ms) {
     static char text[1000];
-    uint8_t names[1000];
+    uint8_t names[900];
     int32_t len = ps_lights_expired(s, HEAD, sizeof HEAD - 1, now_ms, age_ms, names, sizeof names);
-    char *to = text;
-    *to = 0;
+    int32_t used = 0;
+    text[0] = 0;
     for (int32_t at = 0; at < len; at += 1 + names[at]) {
         int32_t rest = names[at] - ((int32_t)sizeof HEAD - 1);
-        to += sprintf(to, "%.*s ", rest, (char *)names + at + sizeof HEAD);
+        used += snprintf(text + used, sizeof text - (size_t)used, "%.*s ", rest,
+                         (char *)names + at + sizeof HEAD);
     }
     return text;
 }
@@ -368,7 +369,7 @@ static void test_the_oldest_expire_first(void) {
     CHECK_EQ(1, ps_lights_delete(s, b, sizeof b - 1, of_b + 1, &e));
     check_expired(s, "c a ", of_a + 1001, 1000);
     check_expired(s, "c a ", INT64_C(1) << 60, 43200LL * 60000);
-    check_expired(s, "", of_c - 1000, 100); /* the clock was set back: they begin anew */
+    check_expired(s, "", of_c - 1000, 100); /* the clock was set back: they are new */
     check_expired(s, "c ", of_c - 1000 + 101, 100);
     ps_store_free(s);
     check_remove(root);
@@ -468,8 +469,8 @@ static void *come_and_go(void *store) {
     return NULL;
 }
 
-/* `names` is written anew while others go on. */
-static void test_names_are_written_anew_beside_puts(void) {
+/* `names` is written again while others go on. */
+static void test_names_are_written_again_beside_puts(void) {
     char *root = check_folder(), name[251];
     pthread_t other;
     ps_error e = {0};
@@ -538,7 +539,7 @@ static void test_names_of_what_is_gone_go(void) {
 int main(void) {
     check_begin();
     test_names_of_what_is_gone_go();
-    test_names_are_written_anew_beside_puts();
+    test_names_are_written_again_beside_puts();
     test_the_oldest_expire_first();
     test_queues_expire_whose_records_have_left_the_log();
     test_comes_back();

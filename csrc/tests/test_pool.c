@@ -1,5 +1,5 @@
-/* A pool against a plain list of what was added: what is there is found with its bytes, however many
- * come and go, and what is gone leaves no memory. */
+/* A pool against a plain list of what was added: what is there is found with its bytes, however
+ * many come and go, and what is gone leaves no memory. */
 #define _GNU_SOURCE
 #include "base/pool.h"
 
