@@ -414,10 +414,14 @@ ps_light_queue *ps_light_get_locked(ps_light *l, const void *name, int32_t len) 
 }
 
 static void drop_news(ps_light *l, const ps_light_queue *q, ps_ref ref) {
-    ps_ref *at = &l->lt_news;
+    ps_light_queue *before = queue_at(l, l->lt_news);
     if (!q->lq_has_news) return;
-    while (*at != 0 && *at != ref) at = &queue_at(l, *at)->lq_news;
-    if (*at == ref) *at = q->lq_news;
+    if (l->lt_news == ref) {
+        l->lt_news = q->lq_news;
+        return;
+    }
+    while (before != NULL && before->lq_news != ref) before = queue_at(l, before->lq_news);
+    if (before != NULL) before->lq_news = q->lq_news;
 }
 
 static void drop_queue(ps_light *l, ps_ref ref) {
@@ -822,7 +826,7 @@ int ps_light_trim(ps_light *l, int64_t log_min, int64_t oldest_ms, ps_error *e) 
 /* Until its units are known, lq_next says what was noted. */
 static void take_next(ps_light *l, ps_ref ref, const uint8_t *p, int32_t len) {
     ps_light_queue *q = queue_at(l, ref);
-    q->lq_max = q->lq_next = (int64_t)be64_get(p);
+    q->lq_next = q->lq_max = (int64_t)be64_get(p);
     q->lq_noted = len == LG_NEXT_LEN;
     q->lq_stamp = q->lq_noted ? (int64_t)be64_get(p + 8) : 0;
     order_last(l, q, ref);

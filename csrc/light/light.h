@@ -41,7 +41,7 @@ typedef struct ps_light_queue {
     int64_t lq_last;            /* slot of the last unit, -1: none */
     int64_t lq_physical, lq_jump; /* what that says: a new unit need not read it */
     int64_t lq_max;             /* offset of the next unit */
-    int64_t lq_next;            /* offset of the next message that is put; append lock */
+    _Atomic int64_t lq_next;    /* offset of the next message that is put; append lock */
     int64_t lq_stamp;           /* ms: store time of the last record, 0: not known */
     char lq_name[];             /* what follows that of its family */
 } ps_light_queue;
@@ -85,11 +85,11 @@ typedef struct ps_light {
     int32_t lt_ahead_count, lt_ahead_room;
     uint8_t *lt_names; /* names after those written */
     int32_t lt_names_ahead, lt_names_room;
-    ps_ref lt_news;
+    _Atomic ps_ref lt_news;
     bool lt_listened;
     _Atomic bool lt_told; /* who listens was told of the first news since he took them */
     int64_t lt_units;   /* written since the open */
-    int64_t lt_skipped; /* names in records that can be no queue's */
+    _Atomic int64_t lt_skipped; /* names in records that can be no queue's */
 } ps_light;
 
 /* Reads what is there, as far as it is sound and lies below the end of the log; what follows goes

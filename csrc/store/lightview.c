@@ -128,7 +128,12 @@ static bool enter_lights(ps_store *s) {
 }
 
 int64_t ps_lights_count(ps_store *s) {
-    return atomic_load(&s->st_light_on) ? (int64_t)s->st_light.lt_queues.pl_count : -1;
+    ps_light *l = &s->st_light;
+    if (!atomic_load(&s->st_light_on)) return -1;
+    pthread_mutex_lock(&l->lt_lock);
+    int64_t count = l->lt_queues.pl_count;
+    pthread_mutex_unlock(&l->lt_lock);
+    return count;
 }
 
 int64_t ps_lights_skipped(ps_store *s) {
