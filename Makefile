@@ -41,7 +41,7 @@ C_TSAN_RUNS := $(patsubst build/ctests/%,run/%,$(C_TSAN_TESTS))
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 # Most of a test's time on a disk is waiting for syncs, of which a store makes some dozens to open and to
 # close. Where memory has the room, folders of tests lie there; PS_TMPDIR=/some/disk has them on a disk.
-ROOMY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8 * 1024 * 1024 {print "/dev/shm"}')
+ROOMY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8 * 1024 * 1024 && $$5 + 0 < 60 {print "/dev/shm"}')
 PS_TMPDIR ?= $(ROOMY)
 PYTEST := $(if $(PS_TMPDIR),env TMPDIR=$(PS_TMPDIR)) $(PY) -m pytest -q -n $(WORKERS) -o tmp_path_retention_count=1
 # A single test of these lasts as long as it is told to, or minutes beside the other make.

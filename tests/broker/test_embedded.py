@@ -169,22 +169,3 @@ def test_name_servers_are_told_of_no_replication_port_unless_there_is_one(tmp_pa
     with Broker(tmp_path / "s", listenPort=0, with_namesrv=True, **small) as broker:
         row = next(iter(broker.namesrv.routes._live.values()))
         assert row.ha_address == "127.0.0.1:0"
-
-
-# ---- for those who check types ----
-
-
-def test_the_documented_fixture_passes_strict_types(tmp_path):
-    page = (ROOT / "docs" / "broker.md").read_text("utf-8")
-    (block,) = [b for b in re.findall(r"```python\n(.*?)```", page, re.S) if "@pytest.fixture" in b]
-    file = tmp_path / "fixture.py"
-    file.write_text(block)
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={ROOT / 'build/mypy-page'}",
-         "--config-file=", file],
-        cwd=ROOT, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    file.write_text(block.replace('"maxMessageSize": 64 << 10', '"maxMesageSize": 64 << 10'))
-    wrong = subprocess.run(done.args, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert 'Extra key "maxMesageSize"' in wrong.stdout

@@ -115,6 +115,12 @@ def test_tls_with_and_without_a_trusted_certificate(tmp_path, small):
 
 #: Read beside the installed wheel, too: make test-wheel.
 SAMPLE = (Path(__file__).parent / "typed_sample.py").read_text()
+#: The fixture that the documents show.
+(FIXTURE,) = (
+    block
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs/broker.md").read_text(), re.S)
+    if "@pytest.fixture" in block
+)
 
 
 @pytest.mark.parametrize(
@@ -123,9 +129,11 @@ SAMPLE = (Path(__file__).parent / "typed_sample.py").read_text()
         (SAMPLE, "Success"),
         ('from broker import Producer\nProducer("g", retrys=1)\n', "retrys"),
         ('from broker import Message\nMessage("t", "text")\n', 'expected "bytes"'),
+        (FIXTURE, "Success"),
+        (FIXTURE.replace("maxMessageSize", "maxMesageSize"), 'Extra key "maxMesageSize"'),
     ],
 )
-def test_a_strict_type_checker_reads_the_clients(tmp_path, text, said):
+def test_a_strict_type_checker_reads_clients_and_brokers(tmp_path, text, said):
     (tmp_path / "sample.py").write_text(text)
     words = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "sample.py"]
     words += ["--cache-dir", str(ROOT / "build" / "mypy-sample")]

@@ -217,7 +217,7 @@ def run(spark: Any, hot: Path, cold: Path, tmp_path: Path) -> Callable[[], list[
 
     def once() -> list[tuple[Any, ...]]:
         reader = spark.readStream.format("rocketmq").option("startingOffsets", "earliest")
-        frame = reader.option("tier", str(cold)).option("maxOffsetsPerTrigger", 700).load(str(hot))
+        frame = reader.option("tier", str(cold)).option("maxOffsetsPerTrigger", 1100).load(str(hot))
         query = (
             frame.select("topic", "queueId", "queueOffset").writeStream.format("parquet")
             .option("path", str(tmp_path / "out")).option("checkpointLocation", str(tmp_path / "c"))
