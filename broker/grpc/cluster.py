@@ -15,7 +15,7 @@ import random
 import ssl
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from broker.access.needs import AccessAction
@@ -546,16 +546,15 @@ class ClusterBrokers:
             if time.monotonic() - self._looked < REFRESH_S:
                 return
             try:
-                table = (await self._cluster_info()).get("brokerAddrTable") or {}
+                info = await self._cluster_info()
             except ClientError as failed:
                 raise _problem(failed) from None
+            found = _read(lambda: list(_masters(info)))
             self._looked = time.monotonic()
             self._doubted.clear()
-            for name, data in table.items():
-                by_id = {int(n): str(at) for n, at in (data.get("brokerAddrs") or {}).items()}
-                if by_id:
-                    self._addresses[name] = by_id[min(by_id)]
-                    self._clusters[name] = str(data.get("cluster"))
+            for name, cluster, address in found:
+                self._addresses[name] = address
+                self._clusters[name] = cluster
 
     async def _cluster_info(self) -> Mapping[str, Any]:
         """Asks for the brokers of the cluster. Raises: ClientError."""
@@ -629,6 +628,15 @@ def _is_at(message: ReceivedMessage, topic: str, receipt: Receipt) -> bool:
     return False
 
 
+def _masters(info: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yields name, cluster and the master's address, or who is next to it, of each broker in a name
+    server's answer."""
+    for name, data in (info.get("brokerAddrTable") or {}).items():
+        by_id = {int(n): str(at) for n, at in (data.get("brokerAddrs") or {}).items()}
+        if by_id:
+            yield name, str(data.get("cluster")), by_id[min(by_id)]
+
+
 def _places(topic: str, route: Route, attributes: Mapping[str, str]) -> Iterable[TopicPlace]:
     reads = Counter(queue.broker for queue in route.held)
     writes = Counter(route.broker(queue) for queue in route.publish)
@@ -665,9 +673,9 @@ def _read(parse: Any) -> Any:
         return parse()
     except (ValueError, Refused) as bad:
         text = bad.remark if isinstance(bad, Refused) else str(bad)
-        raise Problem(
-            Code.INTERNAL_SERVER_ERROR, f"a malformed answer of the broker: {text}"
-        ) from None
+    except (AttributeError, KeyError, TypeError) as bad:
+        text = f"it has another shape: {bad!r:.200}"
+    raise Problem(Code.INTERNAL_SERVER_ERROR, f"a malformed answer of the broker: {text}")
 
 
 def _problem(failed: ClientError) -> Problem:

@@ -130,6 +130,8 @@ def meet(what: str, seed: int, seconds: float) -> dict[str, Any]:
         row["broken"] = broken(row, told is None or served.process.returncode != 0)
         if "Traceback" in text:
             row["broken"] += " a traceback"
+        if not stranger.asked:
+            row["broken"] += " nothing was asked of the stranger"
         if row["seconds"] > STOP_S:
             row["broken"] += f" {row['seconds']:.0f} s for its stop"
         if row["broken"]:

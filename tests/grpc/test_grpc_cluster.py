@@ -24,10 +24,11 @@ from waiting import BOUND_S, until
 from broker import Admin, Broker, Consumer, Message, NameServer, Producer
 from broker.client.options import ClientSettings
 from broker.grpc.brokers import TopicPlace
-from broker.grpc.cluster import ClusterBrokers
+from broker.grpc.cluster import ClusterBrokers, _masters, _read
 from broker.grpc.proxy import Proxy as GrpcProxy
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
+from broker.grpc.status import Problem
 from broker.loop.thread import LoopThread
 from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
 
@@ -451,3 +452,11 @@ def test_settings_that_cannot_be_meant(
         capture_output=True, text=True, timeout=BOUND_S, env=dict(os.environ),
     )  # fmt: skip
     assert ended.returncode == 2 and says in ended.stderr, ended.stderr
+
+
+@pytest.mark.parametrize(
+    "table", ["x", [1], {"b": 1}, {"b": {"brokerAddrs": [1]}}, {"b": {"brokerAddrs": {"x": "y"}}}]
+)
+def test_a_name_servers_answer_of_another_shape_is_named(table: object) -> None:
+    with pytest.raises(Problem, match="a malformed answer"):
+        _read(lambda: list(_masters({"brokerAddrTable": table})))
