@@ -173,6 +173,12 @@ BENCHES = (
         {"rounds": 3, "mb": 2000, "seconds": 8.0}, "--rounds 1 --mb 20 --seconds 0.3", slow=True,
     ),
     Bench(
+        "tier_peers", "our tier beside that of Apache's 5.5.0 in a folder: writing out, reading it"
+        " all by one client",
+        {"peers": ("ours", "5.5.0"), "rounds": 3, "mb": 100},
+        "--peers ours --rounds 1 --mb 4", beside=True, slow=True, java=True,
+    ),
+    Bench(
         "tier_reads", "reading a cold tier in a folder, and at 30 ms a request, beside the local"
         " store: from the beginning, by key, an hour of a year, by Spark",
         {"only": ("scan", "key", "hour", "spark"), "rounds": 3, "mb": 1000, "objects": 1000,

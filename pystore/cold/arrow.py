@@ -73,6 +73,7 @@ class ColdStream:
                 self._count += 1
                 yield batch
             self._bytes += len(piece.records)
+            del piece  # its memory is for the next one
 
     @property
     def stats(self) -> ScanStats:
