@@ -30,7 +30,7 @@ SIZES = {
 #: Does one verb as somebody who may only read; prints the name of the error, or what was found.
 CHILD = """
 import os, sys
-import pystore
+import pystore.cold.tier  # a Reader asks it for a folder that lacks a log
 from pystore.audit import verify
 from pystore.repair import plan, rebuild, repair, undo
 root, logs, verb = sys.argv[1:]
