@@ -198,6 +198,8 @@ def _client(version: str, names: int, folder: Path) -> int:
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = found.stdout.splitlines()
     print("\n".join(line for line in lines if line.startswith(("FAILED", version))), flush=True)
+    if found.returncode:  # what it threw, if it did
+        print(found.stderr[-4000:], file=sys.stderr, flush=True)
     return found.returncode
 
 
