@@ -35,6 +35,10 @@ STEPS: dict[str, str] = {
     "Nothing is written out of a queue: %s":
         "see whose messages the tier has: `pystore cold ls`; then `pystore cold rm`, or another"
         " address",
+    "A queue of the cold tier is left alone: %s":
+        "see what is damaged: `pystore cold verify`; what is whole: `pystore salvage`; then"
+        " `pystore cold rm --topic`",
+    "What is old in the cold tier cannot be told: %s": "see what is damaged: `pystore cold verify`",
     "Nothing is written out any more: there is a later master: %s":
         "nothing, if another broker of that name leads",
     "Another broker writes to the cold tier: %s":

@@ -735,9 +735,10 @@ ps_batch *ps_message_at(ps_store *s, int64_t physical, ps_error *e) {
 
 static bool excerpt_record(const ps_excerpt *p, const ps_mapfile *mf, int64_t offset,
                          const ps_unit *u, ps_record *r) {
+    /* Both may be a stranger's numbers: nothing is counted with before it is known to be small. */
+    if (p->base < 0 || u->physical < p->base || u->physical - p->base > p->len) return false;
     int64_t at = u->physical - p->base;
-    if (u->physical < p->base || at > p->len || u->size <= 0 || u->size > p->len - at)
-        return false;
+    if (u->size <= 0 || u->size > p->len - at) return false;
     return ps_record_check(mf->mf_map + at, u->size, u->physical, p->checks, r) == PS_REC_OK &&
            r->size == u->size && r->queue_offset == offset && r->queue_id == p->queue_id &&
            r->topic_len == p->topic_len && memcmp(r->topic, p->topic, (size_t)p->topic_len) == 0;

@@ -263,8 +263,9 @@ static int lend_piece(ps_store *s, ps_topic *topic, int32_t queue_id, ps_lent *l
 static bool settle_record(const ps_excerpt *x, int64_t offset, const ps_unit *u, int64_t place,
                           uint8_t *records) {
     ps_record r;
+    if (x->base < 0 || u->physical < x->base || u->physical - x->base > x->len) return false;
     int64_t at = u->physical - x->base;
-    if (u->physical < x->base || u->size <= 0 || at > x->len || u->size > x->len - at) return false;
+    if (u->size <= 0 || u->size > x->len - at) return false;
     uint8_t *p = records + at;
     return ps_record_check(p, u->size, u->physical, x->checks, &r) == PS_REC_OK &&
            r.size == u->size && r.queue_offset == offset && r.queue_id == x->queue_id &&

@@ -94,6 +94,12 @@ static void test_damage_is_counted(void) {
         be64_put(unit, (uint64_t)places[i]);
         CHECK_EQ(OF_A_QUEUE - 1, messages_of(&x));
     }
+    /* A base so low that the way from there to a unit has no number. */
+    for (int64_t base = INT64_MIN; base < 0; base /= 2) {
+        ps_excerpt low = x;
+        low.base = base;
+        CHECK_EQ(0, messages_of(&low));
+    }
     memcpy(unit, old, sizeof old);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         be32_put(unit + 8, (uint32_t)sizes[i]);

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["VERBS", "cold_of", "show_tier"]
 
+#: Rows of a table that may be of a million queues.
+_SHOWN = 10_000
 _Address = Annotated[
     str,
     typer.Argument(metavar="TIER", help="Folder, or address such as s3://bucket/cold."),
@@ -127,25 +129,41 @@ def ls(s: Session, address: _Address, topic: _Topics = None) -> int | None:
 
 
 def show_tier(s: Session, reader: ColdReader, topics: list[str] | None) -> int:
-    """Shows what a tier holds, as ``cold ls`` and ``info`` do."""
-    spans = [span for span in reader.spans() if not topics or span.topic in topics]
-    times = [span for span in spans if span.time_max >= 0]
+    """Shows what a tier holds, as ``cold ls`` and ``info`` do: of very many queues the first, and
+    all of them in the sums."""
+    from pystore.cold.failures import TierDamaged
+
+    names, queues, messages, segments, size = set(), 0, 0, 0, 0
+    times: list[int] = []
+    rows: list[tuple[object, ...]] = []
+    wrong: list[tuple[str]] = []
+    damaged = 0
+    for span in reader.tier.each_span(topics or ()):
+        if isinstance(span, TierDamaged):
+            damaged += 1
+            wrong += [(span.text,)][: _SHOWN - len(wrong)]
+            continue
+        names.add(span.topic)
+        queues, messages = queues + 1, messages + span.end - span.start
+        segments, size = segments + span.segments, size + span.size
+        if span.time_max >= 0:
+            times = [min([span.time_min, *times]), max([span.time_max, *times])]
+        if len(rows) < _SHOWN:
+            row = span.topic, span.queue, span.start, span.end, span.segments, Size(span.size)
+            rows.append(row)
     s.out.facts("tier", {
         "address": reader.tier.objects.address, "cluster": reader.tier.cluster or None,
         "broker": reader.tier.broker or None,
-        "topics": len({span.topic for span in spans}), "queues": len(spans),
-        "messages": sum(span.end - span.start for span in spans),
-        "segments": sum(span.segments for span in spans),
-        "bytes": Size(sum(span.size for span in spans)),
-        "first stored": When(min((span.time_min for span in times), default=-1)),
-        "last stored": When(max((span.time_max for span in times), default=-1)),
+        "topics": len(names), "queues": queues, "messages": messages, "segments": segments,
+        "bytes": Size(size), "first stored": When(times[0] if times else -1),
+        "last stored": When(times[1] if times else -1), "damaged": damaged,
+        "not listed": queues - len(rows) + damaged - len(wrong),
     })  # fmt: skip
-    rows = [
-        (span.topic, span.queue, span.start, span.end, span.segments, Size(span.size))
-        for span in spans
-    ]
     s.out.table("queues", ("topic", "queue", "min", "max", "segments", "bytes"), rows)
-    return 0 if spans else 1
+    if wrong:
+        s.out.table("wrong", ("what",), wrong)
+    s.damaged = bool(damaged)
+    return 0 if queues else 1
 
 
 def fetch(
@@ -229,7 +247,7 @@ def verify(
     from pystore.cold.upkeep import verify_units
 
     s.settings()  # so that wrong ones are refused
-    with ColdReader(address) as reader, s.progress("checking", "segments") as bar:
+    with ColdReader(address) as reader, s.progress("checking", "queues") as bar:
         tier, told = reader.tier, lambda at, total: bar.update(at, total)
         if isinstance(tier, Tier):
             audit = verify_all(tier, quick=quick, progress=told)
@@ -240,7 +258,7 @@ def verify(
     s.out.facts("tier", {
         "sound": not audit.wrong, "queues": audit.queues, "segments": audit.segments,
         "messages": audit.messages, "bytes": Size(audit.bytes), "orphans": audit.orphans,
-        "orphan bytes": Size(audit.orphan_bytes),
+        "orphan bytes": Size(audit.orphan_bytes), "not listed": audit.more,
     })  # fmt: skip
     if audit.wrong or s.out.json:
         s.out.table("wrong", ("what",), [(each,) for each in audit.wrong])

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from typing import Any, NamedTuple
 
 from pystore.cold.failures import TierDamaged
-from pystore.cold.places import MANIFESTS
+from pystore.cold.places import MANIFESTS, NUMBER_MAX
 from pystore.format.units import UNIT
 from pystore.native import lib
 
 __all__ = [
     "MANIFEST_MAX",
+    "PAGES_MAX",
+    "ROWS_A_PAGE",
     "SEGMENT_MAX",
     "Manifest",
     "ManifestPage",
@@ -30,12 +33,14 @@ __all__ = [
 
 FORMAT = 1
 #: No object is larger; what claims to be is refused before memory is taken for it.
-SEGMENT_MAX = 1 << 30
+SEGMENT_MAX = 64 << 20
 MANIFEST_MAX = 4 << 20
-#: So many rows stand in a manifest at most; then the older ones go to a page, so many at once.
+#: So many rows stand in a manifest at most; then the older ones go to a page, so many at once. No
+#: change adds more than a page of them.
 ROWS_MAX, ROWS_A_PAGE = 320, 256
 PAGES_MAX = 1 << 14
-_MOST = (1 << 63) - 1
+#: The JSON of a stranger takes fifty times its size in memory, so one is looked at at a time.
+_parsing = threading.Lock()
 _NUMBERS = ("epoch", "writer", "low", "end", "next_base", "last_end", "last")
 
 
@@ -188,7 +193,8 @@ def parse_page(data: bytes, page: ManifestPage, where: str) -> tuple[Row, ...]:
     if lib.ps_flat_crc(0, data, len(data)) != page.crc:
         raise TierDamaged("a page of a manifest has another CRC", where)
     try:
-        rows = _rows(json.loads(data))
+        with _parsing:
+            rows = _rows(json.loads(data), ROWS_A_PAGE)
     except (ValueError, TypeError, RecursionError) as wrong:
         raise _damaged(wrong, where) from None
     if len(rows) != page.rows or rows[0].first != page.first or rows[-1].end != page.end:
@@ -202,7 +208,8 @@ def parse_page(data: bytes, page: ManifestPage, where: str) -> tuple[Row, ...]:
 def parse_manifest(data: bytes, topic: str, queue: int, version: int, where: str) -> Manifest:
     """Returns the manifest of a queue. Raises: TierDamaged naming what is wrong."""
     try:
-        return _parsed(json.loads(data), topic, queue, version)
+        with _parsing:
+            return _parsed(json.loads(data), topic, queue, version)
     except (ValueError, TypeError, KeyError, RecursionError) as wrong:
         raise _damaged(wrong, where) from None
 
@@ -224,7 +231,8 @@ def _parsed(raw: Any, topic: str, queue: int, version: int) -> Manifest:
     if numbers["low"] > numbers["end"]:
         raise ValueError(f"it begins at offset {numbers['low']}, and ends at {numbers['end']}")
     pages = _pages(raw["pages"])
-    found = Manifest(topic, queue, version, **numbers, pages=pages, rows=_rows(raw["rows"]))
+    rows = _rows(raw["rows"], ROWS_MAX + ROWS_A_PAGE)
+    found = Manifest(topic, queue, version, **numbers, pages=pages, rows=rows)
     spans: list[ManifestPage | Row] = [*pages, *found.rows]
     for before, after in itertools.pairwise(spans):
         if after.first < before.end:
@@ -238,8 +246,13 @@ def _parsed(raw: Any, topic: str, queue: int, version: int) -> Manifest:
 
 def _check_numbers(values: Any) -> None:
     for value in values:
-        if type(value) is not int or not 0 <= value <= _MOST:
-            raise ValueError(f"{value!r} is not a number that can be there")
+        if type(value) is not int or not 0 <= value <= NUMBER_MAX:
+            raise ValueError(f"{_short(value)} is not a number that can be there")
+
+
+def _short(value: Any) -> str:
+    """Returns what stands there, as far as a sentence has room for it."""
+    return str(value)[:40] if type(value) is int and value < 1 << 200 else repr(value)[:40]
 
 
 def _pages(raw: Any) -> tuple[ManifestPage, ...]:
@@ -253,12 +266,16 @@ def _pages(raw: Any) -> tuple[ManifestPage, ...]:
     return pages
 
 
-def _rows(raw: Any) -> tuple[Row, ...]:
+def _rows(raw: Any, most: int) -> tuple[Row, ...]:
+    if len(raw) > most:
+        raise ValueError(f"it has {len(raw)} rows")
     rows = tuple(Row(*each) for each in raw)
     for row in rows:
         _check_numbers(row)
         behind = row.count * UNIT.size + row.keys * lib.PS_FLAT_KEY + lib.PS_FLAT_TAIL
-        if not 0 < row.count <= row.records or row.size != row.records + behind:
+        # A record has 91 bytes at least; a key has one, and stands between others.
+        fits = row.count * lib.PS_RECORD_FIXED <= row.records and 2 * row.keys <= row.records
+        if row.count < 1 or not fits or row.size != row.records + behind:
             raise ValueError(f"the sizes of its segment at {row.base} do not add up")
         if row.size > SEGMENT_MAX:
             raise ValueError(f"its segment at {row.base} has {row.size} bytes")

@@ -26,6 +26,8 @@ __all__ = ["ObjectStore", "StoredObject", "address_of", "is_address", "open_obje
 #: A path that pathlib has taken for one of this host has lost a slash.
 _ADDRESS = re.compile(r"(s3a?|gs|az|abfss?|adl|azure|https?|memory):/{1,3}(?=\S)")
 _TEMPORARY = ".part"
+#: Folders that a key of ours has, at most; deeper ones are strangers'.
+_DEPTH = 4
 #: How often obstore asks again, and for how long, before the caller hears of it.
 _RETRIES, _RETRY_S, _ANSWER_S = 5, 30, 30
 #: Ranges from so many bytes on are taken as they come, in pieces of so many.
@@ -56,8 +58,8 @@ class ObjectStore(Protocol):
         """Writes an object, durably; False: one of that key and of other bytes is there."""
 
     def find(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
-        """Yields objects whose keys begin with a prefix that ends with a slash. after: only keys
-        after this one."""
+        """Yields objects whose keys begin with a prefix that ends with a slash, or all, in the
+        order of their keys. after: only keys after this one."""
 
     def folders(self, prefix: str = "") -> list[str]:
         """Returns the names of what lies one level below, sorted."""
@@ -108,8 +110,18 @@ class FolderObjects:
         self.address = str(root)
         self._buffers = BufferPool()
 
-    def get(self, key: str, start: int, end: int) -> Buffer:
+    def _path(self, key: str) -> Path:
+        """Returns where an object lies. Raises: TierDamaged where that is not in the folder."""
         path = self.root / _checked(key)
+        above = path.parent
+        while above != self.root:
+            if above.is_symlink():
+                raise TierDamaged("a link stands in the place of a folder", str(above))
+            above = above.parent
+        return path
+
+    def get(self, key: str, start: int, end: int) -> Buffer:
+        path = self._path(key)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -126,7 +138,7 @@ class FolderObjects:
         return _whole(data[:size].toreadonly(), start, end, str(path))
 
     def put_new(self, key: str, data: bytes | bytearray) -> bool:
-        path = self.root / _checked(key)
+        path = self._path(key)
         part = path.with_name(f"{path.name}.{os.getpid()}{_TEMPORARY}")
         try:
             make_folders(path.parent, FILE_MODE, durable=True)
@@ -146,14 +158,23 @@ class FolderObjects:
         return True
 
     def find(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
-        now = time.time()
-        for folder, folders, names in os.walk(self.root / prefix):
-            folders.sort()
-            below = Path(folder).relative_to(self.root).as_posix()
-            for name in sorted(names):
-                key = f"{below}/{name}" if below != "." else name
-                if name.endswith(_TEMPORARY) or key <= after:
-                    continue
+        return self._below(prefix, after, time.time())
+
+    def _below(self, prefix: str, after: str, now: float) -> Iterator[StoredObject]:
+        try:
+            with os.scandir(self.root / prefix) as found:
+                here = sorted(f"{e.name}/" if e.is_dir(follow_symlinks=False) else e.name
+                              for e in found)  # fmt: skip
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as failed:
+            raise _unreachable(failed, str(self.root / prefix)) from failed
+        for name in here:
+            key = prefix + name
+            if key.endswith("/"):
+                if (key > after or after.startswith(key)) and key.count("/") <= _DEPTH:
+                    yield from self._below(key, after, now)
+            elif key > after and not key.endswith(_TEMPORARY):
                 with contextlib.suppress(FileNotFoundError):
                     about = (self.root / key).lstat()
                     yield StoredObject(key, about.st_size, now - about.st_mtime)
@@ -173,7 +194,7 @@ class FolderObjects:
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
             try:
-                (self.root / _checked(key)).unlink(missing_ok=True)
+                self._path(key).unlink(missing_ok=True)
             except OSError as failed:
                 raise _unreachable(failed, key) from failed
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import re
 
-from pystore.cold.failures import TierDamaged
 from pystore.format.names import LIGHT_PREFIX, is_system_topic
+from pystore.native import lib
 
-__all__ = ["INDEX_TOPIC", "LOG", "MANIFESTS", "UNITS", "base_of", "broker_folder", "cluster_of",
-           "is_kept", "manifest_key", "object_name", "queue_folder", "queue_of",
-           "split_manifest"]  # fmt: skip
+__all__ = ["INDEX_TOPIC", "LOG", "MANIFESTS", "NUMBER_MAX", "UNITS", "base_of", "broker_folder",
+           "cluster_of", "is_kept", "is_topic", "manifest_key", "object_name", "queue_folder",
+           "queue_of", "split_manifest"]  # fmt: skip
 
 LOG, UNITS = "COMMIT_LOG", "CONSUME_QUEUE"
 #: A name of the system's, as upstream gives its index the topic rmq_sys_INDEX: no topic of an
@@ -22,6 +22,8 @@ LOG, UNITS = "COMMIT_LOG", "CONSUME_QUEUE"
 MANIFESTS = "rmq_sys_MANIFEST"
 INDEX_TOPIC = "rmq_sys_INDEX"
 _NAME = re.compile(r"([0-9a-f]{8})([0-9]{20})")
+#: Of any number in a name or a manifest: the sum of two is one that the core can count with.
+NUMBER_MAX = (1 << 62) - 1
 _CLUSTER = re.compile(r"[0-9a-f]{8}_(.+)")
 
 
@@ -48,7 +50,8 @@ def object_name(base: int) -> str:
 def base_of(name: str) -> int | None:
     """Returns the first byte of a file of that name; None: no segment has it."""
     found = _NAME.fullmatch(name)
-    return int(found[2]) if found and name == object_name(int(found[2])) else None
+    base = int(found[2]) if found else -1
+    return base if 0 <= base <= NUMBER_MAX and name == object_name(base) else None
 
 
 def queue_folder(topic: str, queue: int) -> str:
@@ -56,8 +59,19 @@ def queue_folder(topic: str, queue: int) -> str:
 
 
 def queue_of(name: str) -> int | None:
-    """Returns the number of the queue whose folder has this name; None: no queue's has."""
-    return int(name) if re.fullmatch("[0-9]{1,5}", name) else None
+    """Returns the number of the queue whose folder has this name; None: no queue's has, each has
+    one name."""
+    return int(name) if re.fullmatch("0|[1-9][0-9]{0,4}", name) else None
+
+
+def is_topic(name: str) -> bool:
+    """Says whether a topic may have the name of a folder: strangers write others into a tier."""
+    if name in ("", ".", "..") or "\0" in name or "/" in name:
+        return False
+    try:
+        return len(name.encode()) <= int(lib.PS_TOPIC_MAX)
+    except UnicodeEncodeError:  # the name of a file that is not UTF-8
+        return False
 
 
 def manifest_key(topic: str, queue: int, version: int) -> str:
@@ -65,15 +79,15 @@ def manifest_key(topic: str, queue: int, version: int) -> str:
 
 
 def split_manifest(key: str) -> tuple[str, int, int] | None:
-    """Returns topic, queue and version of a manifest's key; None for another object there. Raises:
-    TierDamaged."""
+    """Returns topic, queue and version of a manifest's key; None for another object there."""
     parts = key.split("/")
     if len(parts) != 4 or parts[0] != MANIFESTS or not re.fullmatch("[0-9]{20}", parts[3]):
         return None
-    queue = queue_of(parts[2])
-    if queue is None:
-        raise TierDamaged(f"{key!r} names a queue out of range")
-    return parts[1], queue, int(parts[3])
+    queue, version = queue_of(parts[2]), int(parts[3])
+    # A version above all that can be written would hide what is written after it.
+    if queue is None or not is_topic(parts[1]) or version > NUMBER_MAX:
+        return None
+    return parts[1], queue, version
 
 
 def is_kept(topic: str, cluster: str, broker: str) -> bool:

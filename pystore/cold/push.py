@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pystore.cold.failures import TierTaken
-from pystore.cold.manifest import SEGMENT_MAX, Manifest, Row
+from pystore.cold.manifest import ROWS_A_PAGE, SEGMENT_MAX, Manifest, Row
 from pystore.cold.places import is_kept
 from pystore.cold.segment import crc_of, make_segment
 from pystore.cold.tier import Tier
@@ -57,7 +57,7 @@ def push(
 
     Raises: TierTaken, TierUnreachable, BadArgument for a queue that is not the one in the tier."""
     if not 1 << 10 <= segment_bytes <= SEGMENT_MAX >> 1:
-        raise BadArgument(f"a segment of {segment_bytes} bytes is not between 1 KiB and 512 MiB")
+        raise BadArgument(f"a segment of {segment_bytes} bytes is not between 1 KiB and 32 MiB")
     report = PushReport()
     chosen = set(topics)
     queues = [
@@ -179,11 +179,14 @@ class QueuePusher:
         try:
             while True:
                 most = 1 if strange and not rows else _AT_ONCE
-                while len(sent) < most and base - first < _BYTES_A_MANIFEST:
+                room = ROWS_A_PAGE - len(rows)
+                while len(sent) < min(most, room) and base - first < _BYTES_A_MANIFEST:
                     batch = self._batch(at)
                     if batch is None or (whole and batch.next_offset >= self._to):
                         break
                     row, data = make_segment(batch, base, self._epoch)
+                    if row.size > SEGMENT_MAX:
+                        raise self._too_large(row)
                     self._pace.pass_bytes(row.size)
                     sent.append((row, self._pool.submit(self._put, base, data)))
                     at, base = row.end, row.base + row.size
@@ -214,6 +217,15 @@ class QueuePusher:
     def _put(self, base: int, data: bytearray) -> bool:
         key = self._tier.key_of(self._queue.topic, self._queue.queue, base)
         return self._tier.objects.put_new(key, data)
+
+    def _too_large(self, row: Row) -> BadArgument:
+        error = BadArgument(
+            f"the message {row.first} of {self._queue.topic}/{self._queue.queue} does not fit into"
+            f" an object of {SEGMENT_MAX} bytes",
+            self._tier.objects.address,
+        )
+        error.next_step = "it stays in the store with what follows in its queue"
+        return error
 
     def _crowded(self) -> TierTaken:
         return TierTaken(

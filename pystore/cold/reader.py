@@ -9,16 +9,15 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pystore.cold.ahead import in_order
 from pystore.cold.blocks import RUN_BYTES, BlockCache
 from pystore.cold.failures import TierDamaged
-from pystore.cold.manifest import Row
+from pystore.cold.manifest import SEGMENT_MAX, Row
 from pystore.cold.objects import address_of
 from pystore.cold.segment import (
     check_segment,
@@ -56,6 +55,10 @@ _AHEAD, _AT_ONCE = 36 << 20, 4
 _RUNS_AHEAD, _UNITS_AHEAD = 3, 4096
 #: Segments whose keys are looked at at once.
 _KEYS_AT_ONCE = 48
+#: Bytes of records of a piece of upstream's tier, unless one message is larger.
+_PIECE = 16 << 20
+#: Messages that a segment's table names for a key that they do not have: more are no chance.
+_FALSE_MAX = 64
 _FOLLOW_S = 1.0
 
 
@@ -298,6 +301,10 @@ class ColdReader(Reader):
         at = extent.at + (offset - extent.first) * UNIT.size
         units = self._blocks.get(extent.key, at, at + count * UNIT.size, extent.whole)
         choice = choose_units(units, options)
+        while choice.high - choice.low > SEGMENT_MAX and choice.last > choice.first:
+            middle = (choice.first + choice.last) // 2
+            units = units[: (middle + 1) * UNIT.size]
+            choice = choose_units(units, options)
         if choice.first < 0:
             return _nothing(GetStatus.NO_MATCHED_MESSAGE, offset + choice.looked, 0, 0)
         first, last = offset + choice.first, offset + choice.last
@@ -316,6 +323,8 @@ class ColdReader(Reader):
 
     def _log_bytes(self, log: tuple[Place, ...], low: int, high: int, on: bool) -> bytes:
         """Returns the bytes [low, high) of a queue's log as far as they are there."""
+        if high - low > SEGMENT_MAX:  # units lie
+            return b""
         pieces: list[bytes] = []
         at = low
         for each in log:
@@ -385,22 +394,13 @@ class ColdReader(Reader):
         without one are not fetched.
 
         Raises: TierDamaged, TierUnreachable."""
-        waiting: deque[tuple[QueueSpan, Extent, Future[QueuePiece]]] = deque()
-        ahead = 0
-        with ThreadPoolExecutor(_AT_ONCE, "pystore-segments") as pool:
-            try:
-                for span, extent in self._extents(topic, queue, start, end, time_min, time_max):
-                    ahead += _weight(extent)
-                    while waiting and ahead > _AHEAD:
-                        ahead -= _weight(waiting[0][1])
-                        yield _cut(waiting.popleft(), start, end)
-                    fetched = pool.submit(self._piece, span.topic, span.queue, extent)
-                    waiting.append((span, extent, fetched))
-                while waiting:
-                    yield _cut(waiting.popleft(), start, end)
-            finally:
-                for _, _, fetched in waiting:
-                    fetched.cancel()
+        wanted = self._parts(self._extents(topic, queue, start, end, time_min, time_max))
+        for (span, _), piece in in_order(
+            lambda each: self._piece(*each), wanted, _AT_ONCE, size=_weight, room=_AHEAD
+        ):
+            low, high = max(start, span.start), min(end, span.end)
+            whole = low <= piece.first and piece.end <= high
+            yield piece if whole else piece.cut(low, high)
 
     def _spans_of(self, topic: str | None, queue: int | None) -> list[QueueSpan]:
         if topic is None or queue is None:
@@ -421,7 +421,28 @@ class ColdReader(Reader):
                     continue
                 yield span, extent
 
-    def _piece(self, topic: str, queue: int, extent: Extent) -> QueuePiece:
+    def _parts(
+        self, extents: Iterator[tuple[QueueSpan, Extent]]
+    ) -> Iterator[tuple[QueueSpan, Extent]]:
+        """Yields extents of upstream's tier in parts whose records fit into memory."""
+        for span, extent in extents:
+            if extent.row is not None:
+                yield span, extent
+                continue
+            first, low, high = 0, _FAR, 0
+            for number, (at, size, _) in enumerate(units_of(self._units_of(extent))):
+                if number > first and max(high, at + size) - min(low, at) > _PIECE:
+                    yield span, _part(extent, first, number)
+                    first, low, high = number, _FAR, 0
+                low, high = min(low, at), max(high, at + size)
+            yield span, _part(extent, first, extent.count)
+
+    def _units_of(self, extent: Extent) -> bytes:
+        end = extent.at + extent.count * UNIT.size
+        return bytes(self.tier.objects.get(extent.key, extent.at, end))
+
+    def _piece(self, span: QueueSpan, extent: Extent) -> QueuePiece:
+        topic, queue = span.topic, span.queue
         if extent.row is not None:
             row = extent.row
             data = self.tier.objects.get(extent.key, 0, row.size)
@@ -429,7 +450,7 @@ class ColdReader(Reader):
             units = units_of_row(data, row)
             return QueuePiece(topic, queue, row.first, row.end, row.base,
                          memoryview(data)[: row.records], units)  # fmt: skip
-        raw = self.tier.objects.get(extent.key, extent.at, extent.at + extent.count * UNIT.size)
+        raw = self._units_of(extent)
         reach = choose_units(raw)
         records = self._log_bytes(extent.log, reach.low, reach.high, False)
         missing = reach.high - reach.low - len(records)
@@ -506,33 +527,39 @@ class ColdReader(Reader):
         wanted = utf8(key, "the key")
         crc = crc_of(wanted)
         found: list[Message] = []
-        extents = list(self._extents(topic, None, 0, _FAR, begin, end))
-        with ThreadPoolExecutor(_KEYS_AT_ONCE, "pystore-keys") as pool:
-            for messages in pool.map(lambda each: self._having(*each, crc=crc, key=key), extents):
-                found += [m for m in messages if begin <= m.store_timestamp <= end]
+        extents = self._parts(self._extents(topic, None, 0, _FAR, begin, end))
+        for _, messages in in_order(
+            lambda each: self._having(*each, crc=crc, key=key), extents, _KEYS_AT_ONCE,
+            size=_keys_weight,
+        ):  # fmt: skip
+            found += [m for m in messages if begin <= m.store_timestamp <= end]
         found.sort(key=lambda m: (m.store_timestamp, m.queue, m.queue_offset))
         return found[-max_messages:] if max_messages else found
 
     def _having(self, span: QueueSpan, extent: Extent, *, crc: int, key: str) -> list[Message]:
         if extent.row is None:
-            batch = self._batch_of(self._piece(span.topic, span.queue, extent))
+            batch = self._batch_of(self._piece(span, extent))
             return [m for m in batch if _has_key(m, key)]
         numbers = self._numbers(extent, extent.row, crc)
-        found = []
-        for number in sorted(set(numbers)):
-            if number < extent.count and extent.first + number >= span.start:
+        found: list[Message] = []
+        looked = 0
+        for number in sorted(numbers):
+            if extent.first + number >= span.start:
                 batch = self.read(span.topic, span.queue, extent.first + number, max_messages=1)
                 found += [m for m in batch if _has_key(m, key)]
+                looked += 1
+            if looked - len(found) > _FALSE_MAX:
+                raise TierDamaged("a segment's keys are not those of its messages", extent.key)
         return found
 
-    def _numbers(self, extent: Extent, row: Row, crc: int) -> list[int]:
+    def _numbers(self, extent: Extent, row: Row, crc: int) -> set[int]:
         """Returns which messages of a segment have a key of that sum."""
         low, high = key_slice(row, crc)
         table = self._key_table(extent, row, low, high)
         before, after = encloses(table, crc)
         if (low > 0 and not before) or (high < row.keys and not after):
             table = self._key_table(extent, row, 0, row.keys)
-        return list(numbers_of(table, crc))
+        return {number for number in numbers_of(table, crc) if number < extent.count}
 
     def _key_table(self, extent: Extent, row: Row, low: int, high: int) -> Buffer:
         start = row.records + row.count * UNIT.size
@@ -551,16 +578,21 @@ class ColdReader(Reader):
         return batch
 
 
-def _weight(extent: Extent) -> int:
-    """Returns the bytes of memory that it takes; of upstream's that is not known before."""
-    return extent.whole if extent.row is not None else _AHEAD // 2
+def _part(extent: Extent, first: int, end: int) -> Extent:
+    """Returns the units [first, end) of an extent."""
+    at = extent.at + first * UNIT.size
+    return extent._replace(first=extent.first + first, count=end - first, at=at)
 
 
-def _cut(fetched: tuple[QueueSpan, Extent, Future[QueuePiece]], start: int, end: int) -> QueuePiece:
-    span, _, future = fetched
-    piece = future.result()
-    low, high = max(start, span.start), min(end, span.end)
-    return piece if low <= piece.first and piece.end <= high else piece.cut(low, high)
+def _weight(found: tuple[QueueSpan, Extent]) -> int:
+    """Returns about how many bytes an extent takes in memory."""
+    row = found[1].row
+    return _PIECE if row is None else row.size
+
+
+def _keys_weight(found: tuple[QueueSpan, Extent]) -> int:
+    row = found[1].row
+    return _PIECE if row is None else row.keys * int(lib.PS_FLAT_KEY)
 
 
 def _within(span: QueueSpan, offset: int) -> tuple[GetStatus | None, int]:

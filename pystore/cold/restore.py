@@ -18,9 +18,9 @@ from typing import BinaryIO
 
 from pystore.cold.blocks import BlockCache
 from pystore.cold.failures import TierDamaged
-from pystore.cold.manifest import SEGMENT_MAX
+from pystore.cold.listing import by_queue
 from pystore.cold.objects import StoredObject
-from pystore.cold.places import LOG, base_of, queue_of
+from pystore.cold.places import LOG, base_of
 from pystore.cold.push import PushReport, push
 from pystore.cold.reader import ColdReader
 from pystore.cold.segment import excerpt
@@ -41,6 +41,14 @@ SEGMENT_BYTES = 1 << 30
 _AT_ONCE, _BLOCKS = 16, 24 << 20
 #: The room that a missing message has in a log: more than the least record.
 _MISSING_BYTES = 256
+#: So much of a log may be room for what is missing, at once; in files.
+_BLANK_MAX, _BLANK_FILES = 1 << 43, 1 << 14
+#: A record whose offset is so far beyond the one before has a damaged offset.
+_MISSING_MAX = 1 << 32
+#: What is looked through at once, and of that once more: a record may lie across an end.
+_WINDOW, _AGAIN = 64 << 20, 32 << 20
+#: No file of RocketMQ's is larger.
+_FILE_MAX = 4 << 30
 _MAGIC_AT = int(lib.PS_AT_MAGIC)
 
 
@@ -61,6 +69,8 @@ class _LogWriter:
         if len(record) + HEAD_LEN > self._size:
             raise BadArgument(f"a record of {len(record)} bytes does not fit into a segment")
         while self._base + self._at < least:
+            if least - self._base > min(_BLANK_MAX, _BLANK_FILES * self._size):
+                raise TierDamaged("there are more missing messages than a log has room for")
             self._next()
         if self._file is None or self._at + len(record) + HEAD_LEN > self._size:
             self._next()
@@ -210,25 +220,20 @@ def salvage(
 
     Raises: BadArgument, NotATier, TierUnreachable, DiskFull, StoreIOError."""
     tier, done = open_tier(path), TierSalvage()
-    queues: dict[tuple[str, int], list[StoredObject]] = {}
-    for found in tier.objects.find(""):
-        place = _log_of(found.key)
-        if place is not None:
-            queues.setdefault(place, []).append(found)
     messages = (
-        message for place in sorted(queues) for message in _left(tier, place, queues[place], done)
+        message
+        for place, found in by_queue(tier.objects)
+        if place is not None
+        for message in _left(tier, place, [each for each in found if _is_log(each.key)], done)
     )
     done.messages = _make(target, segment_bytes, messages, segment_bytes)
     return done
 
 
-def _log_of(key: str) -> tuple[str, int] | None:
-    """Returns topic and queue of an object with records."""
+def _is_log(key: str) -> bool:
+    """Says whether an object of a queue has records."""
     parts = key.split("/")
-    if len(parts) != 4 or parts[2] != LOG or base_of(parts[3]) is None:
-        return None
-    queue = queue_of(parts[1])
-    return None if queue is None else (parts[0], queue)
+    return len(parts) == 4 and parts[2] == LOG and base_of(parts[3]) is not None
 
 
 def _left(
@@ -245,14 +250,13 @@ def _left(
             return  # the queue was taken away
     at = -1 if span is None else span.start
     for each in sorted(objects, key=lambda found: found.key[-20:]):
-        if (named is not None and each.key not in named) or each.size > SEGMENT_MAX:
+        if (named is not None and each.key not in named) or each.size > _FILE_MAX:
             continue
-        try:
-            data = bytes(tier.objects.get(each.key, 0, each.size))
-        except TierDamaged:
-            continue
-        for message in _records(data, int(each.key[-20:]), place, summed=tier.summed):
+        for message in _whole_records(tier, each, place):
             if message.queue_offset < at:
+                continue
+            if at >= 0 and message.queue_offset - at > _MISSING_MAX:
+                done.lost.append((*place, message.queue_offset, message.queue_offset + 1))
                 continue
             if message.queue_offset > at >= 0:
                 done.lost.append((*place, at, message.queue_offset))
@@ -260,6 +264,24 @@ def _left(
             yield message
     if span is not None and at < span.end:
         done.lost.append((*place, at, span.end))
+
+
+def _whole_records(
+    tier: Tier | JavaTier, found: StoredObject, place: tuple[str, int]
+) -> Iterator[Message]:
+    """Yields the whole records of a queue that lie in an object, as far as it can be read."""
+    base, at = int(found.key[-20:]), 0
+    while at < found.size:
+        end = min(found.size, at + _WINDOW)
+        try:
+            data = bytes(tier.objects.get(found.key, at, end))
+        except TierDamaged:
+            return
+        beyond = at
+        for message in _records(data, base + at, place, summed=tier.summed):
+            beyond = message.physical_offset + message.size - base
+            yield message
+        at = end if end == found.size else max(beyond, end - _AGAIN)
 
 
 def _records(data: bytes, base: int, place: tuple[str, int], *, summed: bool) -> Iterator[Message]:

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 from bisect import bisect_right
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import OrderedDict
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from sys import intern
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from pystore.cold.ahead import in_order
 from pystore.cold.failures import NotATier, TierDamaged, TierTaken, TierUnreachable
 from pystore.cold.manifest import (
     MANIFEST_MAX,
+    PAGES_MAX,
     Manifest,
     ManifestPage,
     Row,
@@ -30,10 +34,12 @@ from pystore.cold.places import (
     INDEX_TOPIC,
     LOG,
     MANIFESTS,
+    NUMBER_MAX,
     UNITS,
     base_of,
     broker_folder,
     cluster_of,
+    is_topic,
     manifest_key,
     object_name,
     queue_folder,
@@ -52,6 +58,17 @@ ALL_TIMES = 0, (1 << 63) - 1
 _AT_ONCE = 16
 #: A file of upstream's units leads to gigabytes of records: so many of them are an extent.
 _UNITS_AT_ONCE = 1 << 16
+#: Of such a file: upstream's own bound is 100 MB (tieredStoreConsumeQueueMaxSize).
+_UNITS_MAX = 1 << 30
+#: Bits that a manifest's size has in what is known of it.
+_SIZE_BITS, _SIZE_MAX = 32, (1 << 32) - 1
+#: Of manifests that are kept: 80,000 quiet queues', or those of 1,300 busy ones. In memory they
+#: take three times as much.
+_KEPT_BYTES = 48 << 20
+#: Bytes of a queue's log that a broker can serve.
+_LOG_MAX = 1 << 46
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 
 class QueueSpan(NamedTuple):
@@ -194,6 +211,10 @@ class TierView(Protocol):
 
     def refresh(self) -> None: ...
 
+    def each_span(self, topics: Collection[str] = ()) -> Iterator[QueueSpan | TierDamaged]:
+        """Yields what there is of every queue, or of topics', or what is wrong with its manifest.
+        Raises: TierUnreachable."""
+
     def spans(self, topic: str | None = None) -> list[QueueSpan]: ...
 
     def queues(self) -> list[tuple[str, int]]: ...
@@ -210,6 +231,33 @@ class TierView(Protocol):
 # ---- ours ----
 
 
+class _Recent(Generic[_K, _V]):
+    """What was made of objects last: no more of it than so many bytes of these."""
+
+    def __init__(self, room: int) -> None:
+        self._room, self._bytes = room, 0
+        self._lock = threading.Lock()
+        self._held: OrderedDict[_K, tuple[_V, int]] = OrderedDict()
+
+    def get(self, key: _K) -> _V | None:
+        with self._lock:
+            if key not in self._held:
+                return None
+            self._held.move_to_end(key)
+            return self._held[key][0]
+
+    def put(self, key: _K, value: _V, size: int) -> None:
+        with self._lock:
+            self._bytes += size - self._held.pop(key, (value, 0))[1]
+            self._held[key] = value, size
+            while self._bytes > self._room and len(self._held) > 1:
+                self._bytes -= self._held.popitem(last=False)[1][1]
+
+
+def _listed(version: int, size: int) -> int:
+    return version << _SIZE_BITS | min(size, _SIZE_MAX)
+
+
 class Tier:
     """The tier that we write."""
 
@@ -218,39 +266,46 @@ class Tier:
     def __init__(self, objects: ObjectStore, cluster: str, broker: str) -> None:
         self.objects = objects
         self.cluster, self.broker = cluster, broker
-        self._listed: dict[tuple[str, int], tuple[int, int]] = {}
-        self._known: dict[tuple[str, int], Manifest] = {}
-        self._pages: dict[str, tuple[Row, ...]] = {}
+        #: Version and size of each queue's newest manifest, in one number: of a million queues.
+        self._listed: dict[tuple[str, int], int] = {}
+        self._known: _Recent[tuple[str, int], Manifest] = _Recent(_KEPT_BYTES)
+        self._pages: _Recent[str, tuple[Row, ...]] = _Recent(_KEPT_BYTES // 4)
         #: Of this process's manifests, so that a request sent twice finds its own.
         self.writer = secrets.randbits(62)
         self.refresh()
 
     def refresh(self) -> None:
         """Looks which manifests are the newest: one listing."""
-        newest: dict[tuple[str, int], tuple[int, int]] = {}
+        newest: dict[tuple[str, int], int] = {}
         for found in self.objects.find(f"{MANIFESTS}/"):
             self._note(found, newest)
         self._listed = newest
 
     @staticmethod
-    def _note(found: StoredObject, newest: dict[tuple[str, int], tuple[int, int]]) -> None:
+    def _note(found: StoredObject, newest: dict[tuple[str, int], int]) -> None:
         named = split_manifest(found.key)
         if named is not None:
             topic, queue, version = named
-            if version > newest.get((topic, queue), (0, 0))[0]:
-                newest[topic, queue] = version, found.size
+            place = intern(topic), queue
+            newest[place] = max(newest.get(place, 0), _listed(version, found.size))
 
     def queues(self) -> list[tuple[str, int]]:
         """Returns topic and queue of every manifest, sorted."""
         return sorted(self._listed)
 
-    def manifest(self, topic: str, queue: int, *, fresh: bool = False) -> Manifest:
+    def has(self, topic: str, queue: int) -> bool:
+        """Says whether a manifest of the queue was listed."""
+        return (topic, queue) in self._listed
+
+    def manifest(
+        self, topic: str, queue: int, *, fresh: bool = False, keep: bool = True
+    ) -> Manifest:
         """Returns the newest manifest of a queue; an empty one where there is none. fresh: looks
-        for a newer one first. Raises: TierDamaged, TierUnreachable."""
+        for a newer one first. keep: for who asks again. Raises: TierDamaged, TierUnreachable."""
         place = topic, queue
         if fresh:
             known = self._listed.get(place)
-            after = manifest_key(topic, queue, known[0]) if known else ""
+            after = manifest_key(topic, queue, known >> _SIZE_BITS) if known else ""
             newest = {place: known} if known else {}
             for found in self.objects.find(f"{MANIFESTS}/{queue_folder(topic, queue)}/", after):
                 self._note(found, newest)
@@ -259,26 +314,64 @@ class Tier:
         listed = self._listed.get(place)
         if listed is None:
             return Manifest(topic, queue)
+        version, size = listed >> _SIZE_BITS, listed & _SIZE_MAX
         held = self._known.get(place)
-        if held is not None and held.version == listed[0]:
+        if held is not None and held.version == version:
             return held
-        key = manifest_key(topic, queue, listed[0])
+        key = manifest_key(topic, queue, version)
         where = f"{self.objects.address}/{key}"
-        if listed[1] > MANIFEST_MAX:
-            raise TierDamaged(f"a manifest has {listed[1]} bytes", where)
-        data = bytes(self.objects.get(key, 0, listed[1]))
-        self._known[place] = found_now = parse_manifest(data, topic, queue, listed[0], where)
-        return found_now
+        if size > MANIFEST_MAX:
+            raise TierDamaged(f"a manifest has {size} bytes", where)
+        data = bytes(self.objects.get(key, 0, size))
+        made = parse_manifest(data, topic, queue, version, where)
+        if keep:
+            self._known.put(place, made, size)
+        return made
+
+    def after_damaged(self, topic: str, queue: int, epoch: int) -> Manifest:
+        """Returns the version after one that cannot be read: of an empty queue, whose segments come
+        after all that are there. Raises: TierUnreachable."""
+        version = self._listed[topic, queue] >> _SIZE_BITS
+        ends = [0]
+        for found in self.objects.find(f"{queue_folder(topic, queue)}/{LOG}/"):
+            base = base_of(found.key.rpartition("/")[2])
+            if base is not None and base + found.size <= _LOG_MAX:
+                ends.append(base + found.size)
+        return Manifest(topic, queue, version + 1, epoch, self.writer, next_base=max(ends))
 
     def known(self, topic: str, queue: int) -> Manifest | None:
         """Returns the manifest of a queue that was fetched last, without a request."""
         return self._known.get((topic, queue))
 
-    def load_all(self, topic: str | None = None) -> list[Manifest]:
-        """Returns every queue's manifest, or those of a topic, fetched side by side."""
-        wanted = [place for place in self.queues() if topic in (None, place[0])]
-        with ThreadPoolExecutor(_AT_ONCE, "pystore-manifests") as pool:
-            return list(pool.map(lambda place: self.manifest(*place), wanted))
+    def load_each(
+        self, topics: Collection[str] = ()
+    ) -> Iterator[tuple[tuple[str, int], Manifest | TierDamaged]]:
+        """Yields topic and queue, and the manifest or what is wrong with it, of every queue or of
+        topics', fetched side by side. Raises: TierUnreachable."""
+
+        def load(place: tuple[str, int]) -> Manifest | TierDamaged:
+            try:
+                return self.manifest(*place)
+            except TierDamaged as wrong:
+                return wrong
+
+        wanted = (place for place in self.queues() if not topics or place[0] in topics)
+        return in_order(load, wanted, _AT_ONCE)
+
+    def load_all(self, topic: str | None = None) -> Iterator[Manifest]:
+        """Yields every queue's manifest, or those of a topic. Raises: TierDamaged,
+        TierUnreachable."""
+        for _, found in self.load_each(() if topic is None else (topic,)):
+            if isinstance(found, TierDamaged):
+                raise found
+            yield found
+
+    def each_span(self, topics: Collection[str] = ()) -> Iterator[QueueSpan | TierDamaged]:
+        for _, found in self.load_each(topics):
+            if isinstance(found, TierDamaged):
+                yield found
+            elif found.end or found.segments:
+                yield span_of(found)
 
     def spans(self, topic: str | None = None) -> list[QueueSpan]:
         return [span_of(each) for each in self.load_all(topic) if each.end or each.segments]
@@ -310,7 +403,7 @@ class Tier:
         if rows is None:
             data = bytes(self.objects.get(key, 0, page.size))
             rows = parse_page(data, page, f"{self.objects.address}/{key}")
-            self._pages[key] = rows
+            self._pages.put(key, rows, page.size)
         return rows
 
     def extents(
@@ -333,14 +426,16 @@ class Tier:
         Raises: TierTaken where another writer was first, TierUnreachable."""
         topic, queue = manifest.topic, manifest.queue
         manifest, older = spilled(manifest)
+        if manifest.version > NUMBER_MAX or len(manifest.pages) + bool(older) > PAGES_MAX:
+            raise TierDamaged(f"{topic}/{queue} has as many versions or pages as there can be")
         if older:
             page, data = page_of(older, secrets.randbits(62))
             self._put_once(page_key(topic, queue, page.number), data, manifest)
             manifest = manifest._replace(pages=(*manifest.pages, page))
         data = manifest.encoded()
         self._put_once(manifest_key(topic, queue, manifest.version), data, manifest)
-        self._listed[topic, queue] = manifest.version, len(data)
-        self._known[topic, queue] = manifest
+        self._listed[topic, queue] = _listed(manifest.version, len(data))
+        self._known.put((topic, queue), manifest, len(data))
         return manifest
 
     def _put_once(self, key: str, data: bytes, manifest: Manifest) -> None:
@@ -385,7 +480,7 @@ class JavaTier:
             if len(parts) != 4 or parts[0] == INDEX_TOPIC or parts[2] not in (LOG, UNITS):
                 continue
             queue, base = queue_of(parts[1]), base_of(parts[3])
-            if queue is not None and base is not None:
+            if queue is not None and base is not None and is_topic(parts[0]):
                 kinds = found.setdefault((parts[0], queue), {LOG: [], UNITS: []})
                 kinds[parts[2]].append(Place(each.key, base, each.size, each.size))
         self._queues = {
@@ -399,6 +494,16 @@ class JavaTier:
     def queues(self) -> list[tuple[str, int]]:
         return sorted(self._queues)
 
+    def each_span(self, topics: Collection[str] = ()) -> Iterator[QueueSpan | TierDamaged]:
+        for place in self.queues():
+            try:
+                span = self.span(*place) if not topics or place[0] in topics else None
+            except TierDamaged as wrong:
+                yield wrong
+            else:
+                if span is not None:
+                    yield span
+
     def spans(self, topic: str | None = None) -> list[QueueSpan]:
         found = (self.span(*place) for place in self.queues() if topic in (None, place[0]))
         return [each for each in found if each is not None]
@@ -407,9 +512,8 @@ class JavaTier:
         known = self._queues.get((topic, queue))
         if known is None:
             return None
-        extents = list(self.extents(topic, queue, 0, 1 << 62))
-        start = extents[0].first if extents else 0
-        end = extents[-1].end if extents else 0
+        spans = [offsets for each in known.units if (offsets := _offsets_of(each))]
+        start, end = (spans[0].start, spans[-1].stop) if spans else (0, 0)
         size = sum(place.size for place in (*known.units, *known.log))
         return QueueSpan(topic, queue, start, end, -1, -1, len(known.log), size)
 
@@ -418,10 +522,19 @@ class JavaTier:
     ) -> Iterator[Extent]:
         known = self._queues.get((topic, queue), _JavaQueue((), ()))
         for place in known.units:
-            # A torn tail is cut to whole units.
-            base, count = place.base // UNIT.size, place.size // UNIT.size
-            for skipped in range(0, count, _UNITS_AT_ONCE):
-                start, some = base + skipped, min(count - skipped, _UNITS_AT_ONCE)
-                if start + some > first and start < end:
-                    at = skipped * UNIT.size
-                    yield Extent(start, some, place.key, at, place.whole, known.log, None, -1, -1)
+            offsets = _offsets_of(place)
+            low, high = max(first, offsets.start), min(end, offsets.stop)
+            first = max(first, high)  # each offset once, whatever files say
+            for start in range(low, high, _UNITS_AT_ONCE):
+                some = min(high - start, _UNITS_AT_ONCE)
+                at = (start - offsets.start) * UNIT.size
+                yield Extent(start, some, place.key, at, place.whole, known.log, None, -1, -1)
+
+
+def _offsets_of(units: Place) -> range:
+    """Returns the queue offsets of a file of units; a torn tail is cut to whole ones. Raises:
+    TierDamaged."""
+    if units.size > _UNITS_MAX:
+        raise TierDamaged(f"RocketMQ writes no file of units with {units.size} bytes", units.key)
+    first = units.base // UNIT.size
+    return range(first, first + units.size // UNIT.size)

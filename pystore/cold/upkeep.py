@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from pystore.cold.ahead import in_order
 from pystore.cold.failures import TierDamaged
+from pystore.cold.listing import by_queue
 from pystore.cold.manifest import Manifest, Row, page_key
 from pystore.cold.objects import StoredObject
-from pystore.cold.places import LOG, MANIFESTS, base_of, manifest_key, queue_of, split_manifest
+from pystore.cold.places import LOG, MANIFESTS, base_of, manifest_key, split_manifest
 from pystore.cold.reader import ColdReader
 from pystore.cold.segment import check_segment, excerpt, units_of_row
 from pystore.cold.tier import Tier, open_tier
@@ -22,13 +24,16 @@ __all__ = ["SegmentWork", "TierAudit", "check_segments", "collect", "expired_bel
 #: What no manifest names may belong to a writer that is about to write its manifest, and what an
 #: older manifest names to a reader that has not looked for a newer one.
 GRACE_S = 86_400
+#: So much of what is wrong is told.
+WRONG_MAX = 1000
 _AT_ONCE = 8
+_FAR = 1 << 62
 
 
 @dataclass(slots=True)
 class TierAudit:
-    """What was checked, and what is wrong. orphans: objects that no manifest names, and their
-    bytes."""
+    """What was checked, and what is wrong: the first WRONG_MAX of it. more: how much else is.
+    orphans: objects that no manifest names, and their bytes."""
 
     queues: int = 0
     segments: int = 0
@@ -37,6 +42,13 @@ class TierAudit:
     orphans: int = 0
     orphan_bytes: int = 0
     wrong: list[str] = field(default_factory=list)
+    more: int = 0
+
+    def note(self, wrong: str) -> None:
+        if len(self.wrong) < WRONG_MAX:
+            self.wrong.append(wrong)
+        else:
+            self.more += 1
 
 
 class SegmentWork(NamedTuple):
@@ -50,46 +62,70 @@ class SegmentWork(NamedTuple):
 
 def verify(
     tier: Tier, *, quick: bool = False, progress: Callable[[int, int], None] | None = None,
-    run: Callable[[list[SegmentWork]], Iterable[str]] | None = None,
+    run: Callable[[Iterator[SegmentWork]], Iterator[tuple[SegmentWork, str]]] | None = None,
 ) -> TierAudit:  # fmt: skip
-    """Checks every manifest and every segment: its CRC, and each record by its unit.
+    """Checks every manifest and every segment: its CRC, and each record by its unit. Of what is
+    there no more than a queue's segments are in memory at once.
 
-    quick: only that segments are there with the right size. run: returns what `wrong_with` says of
-    each, for tasks elsewhere. Raises: TierUnreachable."""
-    audit = TierAudit()
-    sizes = {found.key: found.size for found in tier.objects.find("")}
-    named = set()
-    work: list[SegmentWork] = []
-    for topic, queue in tier.queues():
+    quick: only that segments are there with the right size. progress: called with queues done, and
+    queues in all. run: yields each with what `wrong_with` says of it, for tasks elsewhere. Raises:
+    TierUnreachable, also where a listing is not in order."""
+    audit, total = TierAudit(), len(tier.queues())
+
+    def work() -> Iterator[SegmentWork]:
+        for place, objects in by_queue(tier.objects):
+            yield from _work_of(tier, place, objects, audit)
+            if progress is not None:
+                progress(audit.queues, total)
+
+    def size(each: SegmentWork) -> int:
+        return 0 if quick else each.row.size
+
+    def check(each: SegmentWork) -> str:
+        return wrong_with(tier, each, quick=quick)
+
+    for each, wrong in (
+        run(work()) if run is not None else in_order(check, work(), _AT_ONCE, size=size)
+    ):
+        audit.segments += 1
+        audit.messages += each.row.count
+        audit.bytes += each.row.size
+        if wrong:
+            audit.note(wrong)
+    return audit
+
+
+def _work_of(
+    tier: Tier, place: tuple[str, int] | None, objects: Iterator[StoredObject], audit: TierAudit
+) -> Iterator[SegmentWork]:
+    """Yields the segments of a queue, and counts objects that its manifest does not name."""
+    rows: dict[str, Row] = {}
+    named: set[str] = set()
+    if place is not None and tier.has(*place):
         audit.queues += 1
         try:
-            manifest = tier.manifest(topic, queue)
-            rows = list(tier.rows(manifest, 0, 1 << 62))
+            manifest = tier.manifest(*place, keep=False)
+            rows = {tier.key_of(*place, row.base): row for row in tier.rows(manifest, 0, _FAR)}
+            named = _metadata_keys(manifest)
         except TierDamaged as failed:
-            audit.wrong.append(str(failed))
-            continue
-        named |= {manifest_key(topic, queue, manifest.version)}
-        named |= {page_key(topic, queue, page.number) for page in manifest.pages}
-        keys = [tier.key_of(topic, queue, row.base) for row in rows]
-        named |= set(keys)
-        work += [SegmentWork(topic, queue, row, sizes.get(key))
-                 for key, row in zip(keys, rows, strict=True)]  # fmt: skip
-    with ThreadPoolExecutor(_AT_ONCE, "pystore-verify") as pool:
-        found = (pool.map(lambda each: wrong_with(tier, each, quick=quick), work)
-                 if run is None else run(work))  # fmt: skip
-        for each, wrong in zip(work, found, strict=True):
-            audit.segments += 1
-            audit.messages += each.row.count
-            audit.bytes += each.row.size
-            if wrong:
-                audit.wrong.append(wrong)
-            if progress is not None:
-                progress(audit.segments, len(work))
-    for key, size in sizes.items():
-        if key not in named:
+            audit.note(str(failed))
+            return  # what it names is not known
+    for found in objects:
+        row = rows.pop(found.key, None)
+        if row is not None and place is not None:
+            yield SegmentWork(*place, row, found.size)
+        elif found.key not in named:
             audit.orphans += 1
-            audit.orphan_bytes += size
-    return audit
+            audit.orphan_bytes += found.size
+    for row in rows.values():
+        assert place is not None
+        yield SegmentWork(*place, row, None)
+
+
+def _metadata_keys(manifest: Manifest) -> set[str]:
+    topic, queue = manifest.topic, manifest.queue
+    keys = {page_key(topic, queue, page.number) for page in manifest.pages}
+    return keys | {manifest_key(topic, queue, manifest.version)}
 
 
 def verify_units(
@@ -107,7 +143,7 @@ def verify_units(
             for batch in reader.batches(topic=span.topic, queue=span.queue):
                 audit.messages += len(batch)
         except TierDamaged as failed:
-            audit.wrong.append(f"{span.topic}/{span.queue}: {failed}")
+            audit.note(f"{span.topic}/{span.queue}: {failed}")
         if progress is not None:
             progress(audit.queues, len(spans))
     return audit
@@ -156,14 +192,22 @@ def remove(
     next `collect` after a day.
 
     before: a store time in ms: only segments whose newest message is older, from the queue's
-    beginning on. None: all, and what is made under this name begins at offset 0.
+    beginning on. None: all, and what is made under this name begins at offset 0; this takes away a
+    damaged manifest, too, which counts as one.
 
     Raises: TierTaken, TierUnreachable, TierDamaged."""
     taken = 0
     for name, number in tier.queues():
         if name != topic or queue not in (None, number):
             continue
-        manifest = tier.manifest(name, number, fresh=True)
+        try:
+            manifest = tier.manifest(name, number, fresh=True)
+        except TierDamaged:
+            if before is not None:
+                raise
+            tier.publish(tier.after_damaged(name, number, epoch))
+            taken += 1
+            continue
         later = max(epoch, manifest.epoch)
         if before is None:
             taken += manifest.segments
@@ -186,7 +230,7 @@ def expired_below(tier: Tier, manifest: Manifest, before: int) -> int:
         if page.time_max >= before:
             break
         first = page.end
-    for row in tier.rows(manifest, first, 1 << 62):
+    for row in tier.rows(manifest, first, _FAR):
         if row.time_max >= before:
             break
         first = row.end
@@ -200,45 +244,41 @@ def orphans(tier: Tier, grace_s: float = GRACE_S) -> Iterator[StoredObject]:
     """Yields the objects that no newest manifest names and that are older than `grace_s`: left by
     writers that were killed, taken away by `remove`, and older versions of manifests. What cannot
     be read keeps everything of its queue. Raises: TierUnreachable."""
-    listed = list(tier.objects.find(""))  # first: what is written afterwards is not in it
     tier.refresh()
-    named: dict[tuple[str, int], set[str] | None] = {}
-    for found in listed:
-        place = _queue_of(found.key)
-        if place is None or found.age_s < grace_s:
-            continue
-        if place not in named:
-            named[place] = _named(tier, *place)
-        keys = named[place]
-        if keys is not None and found.key not in keys:
-            yield found
+    began_s = time.monotonic()
+    for place, objects in by_queue(tier.objects):
+        keys: set[str] | None = None
+        for found in objects:
+            # Whoever wrote it had the grace before manifests were listed.
+            old = found.age_s >= grace_s + time.monotonic() - began_s
+            if place is None or not old or not _is_ours(found.key):
+                continue
+            if keys is None:
+                keys = _named(tier, *place)
+                if keys is None:
+                    break
+            if found.key not in keys:
+                yield found
 
 
-def _queue_of(key: str) -> tuple[str, int] | None:
-    """Returns topic and queue of a segment, a manifest or a page; None for what is not ours."""
+def _is_ours(key: str) -> bool:
+    """Says whether an object of a queue has the name of a segment, a manifest or a page."""
     parts = key.split("/")
     if len(parts) != 4:
-        return None
+        return False
     if parts[0] == MANIFESTS:
-        topic, queue = parts[1], queue_of(parts[2])
-        ours = parts[3].startswith("page-") or split_manifest(key) is not None
-    else:
-        topic, queue = parts[0], queue_of(parts[1])
-        ours = parts[2] == LOG and base_of(parts[3]) is not None
-    return (topic, queue) if ours and queue is not None else None
+        return parts[3].startswith("page-") or split_manifest(key) is not None
+    return parts[2] == LOG and base_of(parts[3]) is not None
 
 
 def _named(tier: Tier, topic: str, queue: int) -> set[str] | None:
-    """Returns the keys that a queue's newest manifest needs; None: it cannot be read, or there is
-    none."""
+    """Returns the keys that a queue's newest manifest needs; None: it cannot be read."""
     try:
         manifest = tier.manifest(topic, queue)
-        rows = list(tier.rows(manifest, 0, 1 << 62))
+        rows = tier.rows(manifest, 0, _FAR)
+        return {tier.key_of(topic, queue, row.base) for row in rows} | _metadata_keys(manifest)
     except TierDamaged:
         return None
-    keys = {tier.key_of(topic, queue, row.base) for row in rows}
-    keys |= {page_key(topic, queue, page.number) for page in manifest.pages}
-    return keys | {manifest_key(topic, queue, manifest.version)}
 
 
 def collect(tier: Tier, grace_s: float = GRACE_S) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +18,8 @@ from spark_ext.jobs.spread import on_executors, spread
 __all__ = ["run", "show_audit"]
 
 _SEGMENTS_A_TASK = 16
+#: A driver has so many in memory at once.
+_SEGMENTS_A_JOB = 1 << 14
 
 
 @job("verify")
@@ -60,16 +63,17 @@ def _verify_tier(j: Job) -> int:
             "RocketMQ wrote this tier, which has no manifests", "check it by `pystore cold verify`"
         )
 
-    def run(work: list[SegmentWork]) -> Iterable[str]:
-        parts = [work[at : at + _SEGMENTS_A_TASK] for at in range(0, len(work), _SEGMENTS_A_TASK)]
-        done = on_executors(j, check_segments, address, parts, "checking segments")
-        return [wrong for part in done for wrong in part]
+    def run(work: Iterator[SegmentWork]) -> Iterator[tuple[SegmentWork, str]]:
+        while some := list(itertools.islice(work, _SEGMENTS_A_JOB)):
+            parts = [some[n : n + _SEGMENTS_A_TASK] for n in range(0, len(some), _SEGMENTS_A_TASK)]
+            done = on_executors(j, check_segments, address, parts, "checking segments")
+            yield from zip(some, itertools.chain(*done), strict=True)
 
     audit = verify_segments(tier, run=run)
     j.report.facts("tier", {
         "sound": not audit.wrong, "queues": audit.queues, "segments": audit.segments,
         "messages": audit.messages, "bytes": Size(audit.bytes), "orphans": audit.orphans,
-        "orphan bytes": Size(audit.orphan_bytes),
+        "orphan bytes": Size(audit.orphan_bytes), "not listed": audit.more,
     })  # fmt: skip
     if audit.wrong:
         j.report.table("wrong", ("what",), [(each,) for each in audit.wrong])

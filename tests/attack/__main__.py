@@ -1,15 +1,16 @@
 """Attacks a broker, a name server and the gRPC port, then the two ports of a proxy before them,
 with access control off and on:
 
-    python -m tests.attack [--only NAME,NAME] [--seed N] [--at broker|proxy|names|both]
+    python -m tests.attack [--only NAME,NAME] [--seed N] [--at broker|proxy|names|tiers|both]
                            [--access on|off|both]
 
 Each attack comes from strangers, is bounded in count and time, and ends. Each meets a process of
 its own, that gets no more than 512 MB of memory (RLIMIT_DATA). After each the table says how long
 the loop served nobody else (processor time), what the memory was, and what was logged.
 Then, `names`: brokers, slaves, proxies and clients meet a stranger at their name server
-(hostile.py, met.py); they stay, log no traceback, and stop in time. Exit code 1: a process died, or
-a bound was broken.
+(hostile.py, met.py); they stay, log no traceback, and stop in time. And `tiers`: tools, readers and
+a broker meet cold tiers that a stranger has written into (tiers.py); what they say is named. Exit
+code 1: a process died, or a bound was broken.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from tests.attack.attacks import ATTACKS, Target
 from tests.attack.hostile import Hostile
 from tests.attack.lite import LITE_ATTACKS
 from tests.attack.met import WHATS
+from tests.attack.tiers import STRANGE
 
 #: By their names.
 ALL = ATTACKS | LITE_ATTACKS
@@ -42,6 +44,8 @@ ROOT = Path(__file__).resolve().parents[2]
 HELD_MS, PEAK_MB, LOG_BYTES = 50.0, 512.0, 1 << 20
 #: Bytes that the stack of a thread may have: it counts as memory, whether it is used or not.
 STACK = 1 << 20
+#: Strange tiers of a kind.
+TIERS = 12
 #: Seconds that a process meets a stranger, and that its stop may take.
 MEETS_S, STOP_S = 6.0, 15.0
 
@@ -141,6 +145,23 @@ def meet(what: str, seed: int, seconds: float) -> dict[str, Any]:
         return row
 
 
+def tier(what: str, seed: int, count: int) -> dict[str, Any]:
+    """A row: what becomes of whoever reads, checks, copies, mends or writes so many strange tiers.
+    All of it is in threads of tools and of the tier, so that no loop is held."""
+    words = [sys.executable, "-m", "tests.attack.tiers", what, str(seed), str(count)]
+    began = time.monotonic()
+    done = subprocess.run(words, cwd=ROOT, text=True, capture_output=True, check=False,
+                          preexec_fn=limit_memory)  # fmt: skip
+    row: dict[str, Any] = {"attack": what, "at": "tiers", "access": False, "held_ms": 0.0}
+    row |= {"peak_mb": float(done.stdout or 0), "log": len(done.stderr)}
+    row["broken"] = broken(row, done.returncode != 0)
+    if done.stderr:
+        row |= {"broken": f"{row['broken']} not named, or slow", "text": done.stderr}
+    took = time.monotonic() - began
+    print(f"{what} in {count} tiers: {took:.0f} s, {row['peak_mb']:.0f} MB", file=sys.stderr)
+    return row
+
+
 def broken(row: dict[str, Any], died: bool) -> str:
     """Which bound was, if any."""
     if died:
@@ -168,15 +189,18 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(ALL), help="names, with commas between them")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 31))
     parser.add_argument("--access", choices=("on", "off", "both"), default="both")
-    parser.add_argument("--at", choices=("broker", "proxy", "names", "both"), default="both")
+    at = ("broker", "proxy", "names", "tiers", "both")
+    parser.add_argument("--at", choices=at, default="both")
     given = parser.parse_args()
     print(f"seed {given.seed}")
     kinds = {"on": [True], "off": [False], "both": [False, True]}[given.access]
-    places = {"both": ["broker", "proxy"], "names": []}.get(given.at, [given.at])
+    places = {"both": ["broker", "proxy"], "names": [], "tiers": []}.get(given.at, [given.at])
     names = given.only.split(",")
     rows = [row for at in places for access in kinds for row in run(names, at, access, given.seed)]
     if given.at in ("names", "both"):
         rows += [meet(what, given.seed, MEETS_S) for what in WHATS]
+    if given.at in ("tiers", "both"):
+        rows += [tier(what, given.seed, TIERS) for what in STRANGE]
     Console().print(shown(rows))
     for row in rows:
         print(row.get("text", "")[-5000:], file=sys.stderr)

@@ -7,8 +7,9 @@ import random
 
 import pytest
 
-from tests.attack.__main__ import ALL, LOG_BYTES, PEAK_MB, meet, run
+from tests.attack.__main__ import ALL, LOG_BYTES, PEAK_MB, meet, run, tier
 from tests.attack.met import WHATS
+from tests.attack.tiers import STRANGE
 
 
 @pytest.mark.parametrize("name", ["large_frames", "half_calls", "strangers", "slow_readers"])
@@ -42,3 +43,11 @@ def test_a_stranger_at_the_name_server_ends_nobody(what: str) -> None:
     assert "the process died" not in row["broken"], (seed, row["text"])
     assert "a traceback" not in row["broken"], (seed, row["text"])
     assert row["peak_mb"] <= PEAK_MB and row["log"] <= LOG_BYTES, seed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("what", STRANGE)
+def test_a_stranger_in_a_cold_tier_is_named(what: str) -> None:
+    seed = random.randrange(1 << 31)
+    row = tier(what, seed, 4)
+    assert not row["broken"], (seed, row.get("text", ""))

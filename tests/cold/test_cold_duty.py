@@ -217,3 +217,27 @@ def test_a_tier_that_rocketmq_writes_is_left_alone(tmp_path: Path):
         (folder / kind / object_name(0)).write_bytes(b"")
     with opened(tmp_path / "store") as store, pytest.raises(NotATier, match="RocketMQ's own"):
         cold_of(store, tmp_path / "cold").round()
+
+
+def test_a_damaged_manifest_is_one_queue_s_trouble(tmp_path: Path):
+    """It stays here, and what the tier may have of it is not passed over; others go on."""
+    root = tmp_path / "cold"
+    with opened(tmp_path / "store") as store:
+        cold = cold_of(store, root)
+        fill(store)
+        settle(cold, store)
+        assert store.clean(immediate=True).log_files > 0
+        manifest = next(tier_of(root).objects.find("rmq_sys_MANIFEST/orders/0/")).key
+        Path(tier_of(root).objects.address, manifest).write_bytes(b"[")
+        fill(store)
+        store.flush()
+        cold = cold_of(store, root)  # a broker that starts with it
+        for _ in range(5):
+            cold.round()
+        assert [manifest_of(root, "orders", queue).end for queue in (1, 2)] == [200, 200]
+        here = store.queues("orders")[0].min_offset
+        span = cold.handle.span("orders", 0)
+        assert span is not None and (span.start, span.end) == (0, here)
+        assert "a manifest is wrong" in cold.problem
+        end = store.clean(immediate=True).log_min
+        assert store.queues("orders")[0].min_offset == here and end < store.info().log_max

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -11,15 +12,19 @@ from typing import Any
 import pytest
 
 import pystore
-from pystore.cold.failures import NotATier, TierDamaged
-from pystore.cold.manifest import MANIFEST_MAX
+from pystore.cold.failures import NotATier, TierDamaged, TierUnreachable
+from pystore.cold.manifest import MANIFEST_MAX, ROWS_A_PAGE, ROWS_MAX
 from pystore.cold.objects import open_objects
 from pystore.cold.push import push
 from pystore.cold.reader import ColdReader
+from pystore.cold.restore import restore, salvage
+from pystore.cold.segment import crc_of
 from pystore.cold.tier import Tier, new_tier, open_tier
-from pystore.cold.upkeep import collect, remove, verify
+from pystore.cold.upkeep import WRONG_MAX, TierAudit, collect, remove, verify
+from pystore.format.units import UNIT
+from pystore.native import lib
 
-HUGE = (1 << 63) - 1
+HUGE = (1 << 62) - 1
 ROW = {"base": 0, "size": 1, "records": 2, "first": 3, "count": 4, "keys": 5, "crc": 8}
 
 
@@ -113,8 +118,14 @@ def test_a_name_that_leads_out_of_the_tier_is_refused(tmp_path: Path):
             with pytest.raises(TierDamaged, match="leads out of the tier"):
                 objects.put_new(key, b"x")
     (tmp_path / "cold" / "link").symlink_to(tmp_path / "secret")
+    (tmp_path / "cold" / "folder").symlink_to(tmp_path)
+    folder = open_objects(tmp_path / "cold")
     with pytest.raises(pystore.StoreError):
-        open_objects(tmp_path / "cold").get("link", 0, 6)
+        folder.get("link", 0, 6)
+    with pytest.raises(TierDamaged, match="a link stands in the place of a folder"):
+        folder.get("folder/secret", 0, 6)
+    with pytest.raises(TierDamaged, match="a link stands in the place of a folder"):
+        folder.put_new("folder/new", b"x")
 
 
 def damaged(tier: Tier, change: Callable[[bytearray], Any]) -> str:
@@ -156,14 +167,22 @@ def test_an_object_that_is_gone_is_named(tier: Tier):
 def test_strangers_objects_stay(tier: Tier):
     """Of what does not have one of our names nothing is deleted, nor read."""
     name = Path(tier.key_of("orders", 0, 0)).name
-    strangers = [f"orders/\N{SUPERSCRIPT TWO}/COMMIT_LOG/{name}",
+    whole = manifest_file(tier).read_bytes()
+    strangers = [f"rmq_sys_MANIFEST/orders/007/{9:020d}", f"rmq_sys_MANIFEST/orders/x/{1:020d}",
+                 f"rmq_sys_MANIFEST/orders/0/{(1 << 62):020d}", "/".join("abcdefghi"),
+                 f"orders/\N{SUPERSCRIPT TWO}/COMMIT_LOG/{name}",
                  "rmq_sys_MANIFEST/orders/\N{SUPERSCRIPT TWO}/page-1",
                  "notes.txt", "orders/0/COMMIT_LOG/zzz", "orders/0/INDEX/x", "a/b/c/d",
                  "rmq_sys_MANIFEST/orders/0/readme"]  # fmt: skip
     for key in strangers:
-        tier.objects.put_new(key, b"somebody else's")
+        tier.objects.put_new(key, whole)
+    Path(tier.objects.address, "rmq_sys_MANIFEST", "\udcff", "0").mkdir(parents=True)
+    Path(tier.objects.address, "rmq_sys_MANIFEST", "\udcff", "0", f"{1:020d}").write_bytes(whole)
     assert collect(tier, grace_s=-1)[0] == 0
-    assert len(ColdReader(tier.objects.address).read("orders", 0, 0)) > 0
+    with ColdReader(tier.objects.address) as reader:
+        assert len(reader.read("orders", 0, 0)) > 0
+        assert {topic for topic, _ in reader.tier.queues()} == {"orders"}
+    assert verify(open_own(tier)).wrong == []
 
 
 def test_where_nothing_is_there_is_said(tmp_path: Path):
@@ -173,3 +192,96 @@ def test_where_nothing_is_there_is_said(tmp_path: Path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(pystore.NotAStore):
         pystore.Reader(tmp_path / "empty")
+
+
+def test_a_topic_with_a_damaged_manifest_can_be_taken_away(tier: Tier, filled: Path):
+    """And what is written out after that comes after what was there."""
+    edit(tier, CHANGES["rows"][0])
+    with pytest.raises(TierDamaged):
+        remove(open_own(tier), "orders", before=1)
+    assert remove(open_own(tier), "orders") > 0
+    with pystore.Reader(filled) as store:
+        push(store, open_own(tier), topics=["orders"])
+    assert verify(open_own(tier)).wrong == []
+    with ColdReader(tier.objects.address) as reader:
+        assert reader.range("orders", 0) == (0, 150)
+
+
+def test_offsets_without_end_are_no_room_of_a_log(tier: Tier, tmp_path: Path):
+    """A restore makes room for what is missing, and not for what nobody can have had."""
+    far = 1 << 61
+
+    def moved(m: Any) -> None:
+        for row in m["rows"]:
+            row[ROW["first"]] += far
+        m["end"] += far
+
+    edit(tier, moved)
+    with ColdReader(tier.objects.address) as reader, pytest.raises(TierDamaged):
+        restore(reader, tmp_path / "made", segment_bytes=64 << 10)
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_salvage_passes_over_an_offset_that_cannot_be(tmp_path: Path):
+    with pystore.open(tmp_path / "plain") as store:  # no sum of properties covers the offset
+        for _ in range(9):
+            store.put("orders", b"x", queue=0)
+        tier = new_tier(tmp_path / "other", "c1", "broker-a")
+        push(store, tier)
+    far_offset = 1 << 60
+    first = tier.manifest("orders", 0).rows[0]
+    path = Path(tier.objects.address, tier.key_of("orders", 0, 0))
+    at = UNIT.unpack_from(path.read_bytes(), first.records + UNIT.size)[0] + lib.PS_AT_QUEUE_OFFSET
+    damaged(tier, lambda data: struct.pack_into(">q", data, at, far_offset))
+    edit(tier, CHANGES["rows"][0])
+    done = salvage(tier.objects.address, tmp_path / "made", segment_bytes=64 << 10)
+    assert ("orders", 0, far_offset, far_offset + 1) in done.lost
+    assert done.messages == 8
+
+
+def test_a_table_of_keys_that_lies_is_named(tmp_path: Path):
+    def lie(data: bytearray) -> None:
+        manifest = tier.manifest("orders", 0)
+        row = manifest.rows[0]
+        start = row.records + row.count * UNIT.size
+        for number in range(row.keys):
+            struct.pack_into(">II", data, start + 8 * number, crc_of(b"none"), number % row.count)
+
+    with pystore.open(tmp_path / "many") as store:
+        for number in range(200):
+            store.put("orders", b"x", queue=0, keys=f"k{number}")
+        tier = new_tier(tmp_path / "other", "c1", "broker-a")
+        push(store, tier)
+    damaged(tier, lie)
+    with (
+        ColdReader(tier.objects.address) as reader,
+        pytest.raises(TierDamaged, match="keys are not those of its messages"),
+    ):
+        reader.query("orders", "none")
+
+
+def test_of_very_many_faults_the_first_are_told_and_the_rest_counted(tier: Tier):
+    audit = TierAudit()
+    for number in range(WRONG_MAX + 5):
+        audit.note(str(number))
+    assert (len(audit.wrong), audit.more) == (WRONG_MAX, 5)
+
+
+def test_a_listing_out_of_order_is_refused(tier: Tier):
+    """A check that took it for one in order would call sound segments lost."""
+    sound = tier.objects.find
+    tier.objects.find = lambda *a, **k: reversed(list(sound(*a, **k)))
+    with pytest.raises(TierUnreachable, match="a listing has"):
+        verify(tier)
+
+
+def test_a_manifest_of_many_small_segments_is_one_that_can_be_read(tmp_path: Path):
+    """A change adds a page of rows at most."""
+    with pystore.open(tmp_path / "store") as store:
+        for _ in range(3000):
+            store.put("orders", b"x" * 400, queue=0)
+        push(store, new_tier(tmp_path / "cold", "c1", "broker-a"), segment_bytes=1024)
+    with ColdReader(tmp_path / "cold") as reader:
+        assert sum(len(batch) for batch in reader.batches()) == 3000
+        manifest = reader.tier.manifest("orders", 0)  # type: ignore[attr-defined]
+        assert manifest.segments > 1000 and len(manifest.rows) <= ROWS_MAX + ROWS_A_PAGE

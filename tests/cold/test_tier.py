@@ -174,7 +174,7 @@ def test_old_rows_go_to_pages_and_are_found_there(tmp_path: Path):
         newest = manifest.rows[-1].time_max
         for page in tmp_path.rglob("page-*"):
             page.unlink()  # what is older is not asked for
-        reader.tier._known["orders", 0] = older(manifest)
+        reader.tier._known.put(("orders", 0), older(manifest), 1)
         pieces = list(reader.pieces("orders", time_min=newest))
         assert pieces[-1].end == count + 40
 
@@ -239,17 +239,6 @@ def test_a_store_is_made_of_a_tier(tmp_path: Path, filled: Path, pushed: str):
                 strict=True,
             ):
                 assert fields(hot) == fields(again)
-
-
-def test_a_segment_is_read_whole_however_large_it_is(tmp_path: Path):
-    """A read of a queue ends at 128 MiB; who asks for all gets all."""
-    count, body = 35, bytes(4_000_000)
-    with pystore.open(tmp_path / "store") as store:
-        for _ in range(count):
-            store.put("orders", body, queue=0)
-        push(store, tier_of(str(tmp_path / "cold")), segment_bytes=256 << 20)
-    with cold(str(tmp_path / "cold")) as reader:
-        assert [len(batch) for batch in reader.batches()] == [count]
 
 
 def test_arrow_columns_of_a_tier_are_those_of_the_store(filled: Path, pushed: str):

@@ -10,8 +10,10 @@ import threading
 import time
 from collections.abc import Callable
 
+from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from pystore import QueueInfo, Store
+from pystore.cold.failures import TierDamaged
 from pystore.cold.manifest import Manifest
 from pystore.cold.push import continues
 from pystore.cold.tier import QueueSpan, Tier, new_tier, refuse_upstreams, span_of
@@ -19,7 +21,10 @@ from pystore.cold.tier import QueueSpan, Tier, new_tier, refuse_upstreams, span_
 __all__ = ["TierHandle"]
 
 log = SafeLogger("broker.cold")
+_quiet = RateLimitedLogger(log)
 
+#: Of queues that the store does not have, so many are told.
+_DAMAGED_MAX = 1000
 #: A topic whose deletion was asked for is gone by then, or that failed.
 _SOON_S = 60.0
 
@@ -40,6 +45,8 @@ class TierHandle:
         #: on the monotonic clock.
         self.hidden: dict[str, float] = {}
         self._deleted: dict[str, int] = {}
+        #: Queues whose manifests could not be read at the last look, and why: others go on.
+        self.damaged: dict[tuple[str, int], str] = {}
         self.tier: Tier | None = None
         #: Why the tier could not be looked at the last time; None: it could.
         self.trouble: Exception | None = None
@@ -90,6 +97,33 @@ class TierHandle:
         for told in self.on_note:
             told(*place)
 
+    def manifest(self, topic: str, queue: int) -> Manifest | None:
+        """Returns the manifest of a queue; None: it cannot be read, which the next look asks again.
+        Raises: TierUnreachable."""
+        assert self.tier is not None
+        return self._manifest_of(self.tier, topic, queue)
+
+    def _manifest_of(self, tier: Tier, topic: str, queue: int) -> Manifest | None:
+        if (topic, queue) in self.damaged:
+            return None
+        try:
+            return tier.manifest(topic, queue)
+        except TierDamaged as wrong:
+            self._note_damage((topic, queue), wrong)
+            return None
+
+    def _note_damage(self, place: tuple[str, int], wrong: TierDamaged) -> None:
+        """Leaves a queue alone. What of it is no longer here may be there: whoever reads it waits,
+        and is not sent on to the first local message."""
+        local = [q for q in self._store.queues(place[0]) if q.queue == place[1]]
+        if local or len(self.damaged) < _DAMAGED_MAX:
+            self.damaged[place] = wrong.text
+        _quiet.warning("manifest", "A queue of the cold tier is left alone: %s", wrong)
+        if place not in self._spans and local and local[0].min_offset > 0:
+            self._spans[place] = QueueSpan(*place, 0, local[0].min_offset, -1, -1, 0, 0)
+            for told in self.on_note:
+                told(*place)
+
     # ---- looking ----
 
     def look(self) -> Tier:
@@ -98,8 +132,12 @@ class TierHandle:
         with self._looking:
             try:
                 tier = self._listed()
-                for manifest in tier.load_all():
-                    self.note(manifest)
+                self.damaged = {}
+                for place, found in tier.load_each():
+                    if isinstance(found, TierDamaged):
+                        self._note_damage(place, found)
+                    else:
+                        self.note(found)
                 self._hide_past(tier, self._store.deletions())
             except Exception as failed:
                 if self.trouble is None:
@@ -137,7 +175,8 @@ class TierHandle:
         now_s = time.monotonic()
         for topic, queue in tier.queues():
             past = topic in deleted and topic not in self.hidden
-            if past and not self.is_present(tier.manifest(topic, queue)):
+            found = self._manifest_of(tier, topic, queue) if past else None
+            if found is not None and not self.is_present(found):
                 self.hide(topic)
         for topic, since_s in list(self.hidden.items()):
             if topic not in deleted and self._store.queues(topic) and now_s > since_s + _SOON_S:
@@ -153,6 +192,7 @@ class TierHandle:
         return bool(found) and continues(self._store, manifest, found[0])
 
     def is_same(self, info: QueueInfo) -> bool:
-        """Says whether a queue of the store is the one of the tier. Raises: StoreError."""
-        assert self.tier is not None
-        return continues(self._store, self.tier.manifest(info.topic, info.queue), info)
+        """Says whether a queue of the store is the one of the tier, as far as that can be read.
+        Raises: StoreError."""
+        found = self.manifest(info.topic, info.queue)
+        return found is not None and continues(self._store, found, info)

@@ -23,7 +23,7 @@ from broker.services.cold.pace import BytePace, PutBudget, WriterStopped
 from broker.services.config import Config
 from broker.services.topics import Topics
 from pystore import Store
-from pystore.cold.failures import TierTaken
+from pystore.cold.failures import TierDamaged, TierTaken
 from pystore.cold.manifest import Manifest
 from pystore.cold.push import SEGMENT_BYTES, PushReport, QueuePusher
 from pystore.cold.tier import Tier
@@ -138,7 +138,10 @@ class Uploads:
         if not full and not self._puts.take(_PUTS, limits.puts, must=self.pressed):
             return False
         topic, number = queue.info.topic, queue.info.queue
-        before = tier.manifest(topic, number)
+        before = self._handle.manifest(topic, number)
+        if before is None:
+            self._refuse(topic, number, self._handle.damaged[topic, number])
+            return False
         low = self._expired(tier, before, limits)
         report = PushReport()
         pusher = QueuePusher(
@@ -148,7 +151,7 @@ class Uploads:
         try:
             made = pusher.step(before, whole=not due, expired=low)
         except BadArgument as strange:
-            self._refuse(topic, number, strange)
+            self._refuse(topic, number, str(strange))
             return False
         finally:
             self.counts.puts += report.objects
@@ -166,17 +169,19 @@ class Uploads:
         self.counts.last_ms = time.time_ns() // 1_000_000
         self.counts.strange.pop((made.topic, made.queue), None)
 
-    def _refuse(self, topic: str, number: int, strange: BadArgument) -> None:
-        """Leaves a queue alone that is not the one of the tier: an operator says which counts."""
+    def _refuse(self, topic: str, number: int, why: str) -> None:
+        """Leaves a queue alone that is not the one of the tier, or whose manifest is damaged: an
+        operator says which counts."""
         if (topic, number) not in self.counts.strange:
-            log.warning("Nothing is written out of a queue: %s", strange)
-        self.counts.strange[topic, number] = str(strange)
+            log.warning("Nothing is written out of a queue: %s", why)
+        self.counts.strange[topic, number] = why
 
     def _look_who(self, tier: Tier, taken: TierTaken) -> None:
         """Looks who has written: a later master, or one that was one until now."""
         self.counts.errors += 1
         self._handle.look()
-        latest = max((tier.manifest(*place).epoch for place in tier.queues()), default=0)
+        found = (self._handle.manifest(*place) for place in tier.queues())
+        latest = max((each.epoch for each in found if each is not None), default=0)
         if latest > self._epoch:
             self.fenced = True
             log.warning("Nothing is written out any more: there is a later master: %s", taken)
@@ -192,8 +197,8 @@ class Uploads:
             if topic not in deleted and self._store.queues(topic):
                 continue  # it is about to be deleted
             for number in self._handle.queues_of(topic):
-                manifest = tier.manifest(topic, number)
-                if not self._handle.is_present(manifest):
+                manifest = self._handle.manifest(topic, number)
+                if manifest is not None and not self._handle.is_present(manifest):
                     self._puts.take(1, limits.puts, must=True)
                     self._publish(tier, manifest.emptied(self._later(manifest), tier.writer))
             self._handle.show(topic)
@@ -217,7 +222,11 @@ class Uploads:
         kept_ms = hours * _HOUR_MS if hours > 0 else limits.reserved_ms
         if kept_ms < 0:
             return 0
-        return expired_below(tier, manifest, time.time_ns() // 1_000_000 - kept_ms)
+        try:
+            return expired_below(tier, manifest, time.time_ns() // 1_000_000 - kept_ms)
+        except TierDamaged as wrong:  # of a page: what is older stays
+            _quiet.warning("pages", "What is old in the cold tier cannot be told: %s", wrong)
+            return 0
 
     def _delete_old(self, tier: Tier, limits: TierLimits) -> None:
         """Takes out of manifests what is older than its time; the objects go with `collect`."""
@@ -225,9 +234,9 @@ class Uploads:
         if now_s < self._delete_s:
             return
         for span in self._handle.spans():
-            manifest = tier.manifest(span.topic, span.queue)
-            low = self._expired(tier, manifest, limits)
-            if low <= manifest.start:
+            manifest = self._handle.manifest(span.topic, span.queue)
+            low = 0 if manifest is None else self._expired(tier, manifest, limits)
+            if manifest is None or low <= manifest.start:
                 continue
             if not self._puts.take(1, limits.puts):
                 return  # it goes on in the next round

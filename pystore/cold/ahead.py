@@ -1,0 +1,42 @@
+"""Work that goes on side by side and comes in its order: as much of it as threads and memory have
+room for, however much there is to do."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+__all__ = ["ROOM", "in_order"]
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+#: Bytes of objects in memory at once, or a single larger one.
+ROOM = 64 << 20
+
+
+def in_order(
+    work: Callable[[_T], _R], items: Iterable[_T], threads: int, *,
+    size: Callable[[_T], int] = lambda _: 0, room: int = ROOM,
+) -> Iterator[tuple[_T, _R]]:  # fmt: skip
+    """Yields each item with what `work` returned for it. size: bytes that it takes until it is
+    yielded; what does not fit into `room` waits. Raises: what `work` raises."""
+    waiting: deque[tuple[_T, int, Future[_R]]] = deque()
+    held = 0
+    with ThreadPoolExecutor(threads, "pystore-ahead") as pool:
+        try:
+            for item in items:
+                takes = size(item)
+                while waiting and (len(waiting) > threads or held + takes > room):
+                    first, gone, done = waiting.popleft()
+                    held -= gone
+                    yield first, done.result()
+                waiting.append((item, takes, pool.submit(work, item)))
+                held += takes
+            while waiting:
+                first, _, done = waiting.popleft()
+                yield first, done.result()
+        finally:
+            for _, _, done in waiting:
+                done.cancel()
