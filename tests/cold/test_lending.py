@@ -163,6 +163,17 @@ def test_a_wrong_answer_is_asked_for_again(twin: Twin):
     assert twin.lender.damaged == 0
 
 
+def test_a_wrong_unit_is_asked_for_again(twin: Twin):
+    (extent, *_) = twin.lender.tier.extents("orders", 0, 0, 1 << 40)
+
+    def lie(data: bytes) -> bytes:
+        return data[: extent.at + 65] + bytes([data[extent.at + 65] ^ 1]) + data[extent.at + 66 :]
+
+    twin.lender = lied_to(twin, lie, 1)
+    assert messages(twin.read("orders", 0, 0)) == messages(twin.whole.read("orders", 0, 0))
+    assert twin.lender.damaged == 0
+
+
 def test_what_is_wrong_twice_costs_that_message_and_is_counted(twin: Twin):
     twin.lender = lied_to(twin, flip, 1000)
     got = twin.read("orders", 0, 0)

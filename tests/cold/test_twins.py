@@ -32,6 +32,8 @@ async def ask_both(root: Path, tier: str, rng: random.Random, requests: int) -> 
         await twins.thin.thin_out()
         asking = Asking(twins)
         while asking.asked < requests:
+            if asking.asked % 1000 == 0:
+                print(f"{asking.asked} requests")
             if rng.random() < 1 / A_CHANGE:
                 await twins.change()
             await asking.one()
