@@ -77,9 +77,14 @@ class Faults:
         assert self.table != ffi.NULL
 
     def fail(self, *names, at=1, err=errno.EIO, forever=True):
-        self._before = self.calls(*names), lib.ps_io_faulty_struck(self.table)
         self._armed = names, at, forever
-        lib.ps_io_faulty_set(self.table, mask(*names), at, err, forever)
+        while True:  # until no thread of the store made a call between the two
+            self._before = self.calls(*names), lib.ps_io_faulty_struck(self.table)
+            lib.ps_io_faulty_set(self.table, mask(*names), at, err, forever)
+            made = self.calls(*names) - self._before[0]
+            struck = lib.ps_io_faulty_struck(self.table) - self._before[1]
+            if not made or (at == 1 and struck == (made if forever else 1)):
+                return
 
     def within(self, part):
         """Only calls on files whose path has this part count; before anything is opened."""
