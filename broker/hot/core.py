@@ -369,6 +369,7 @@ class Core:
                 self.handle, *_name(name), read_queues, write_queues, perm, flags, self._error
             )
         )
+        lib.ps_core_pop_topic(self.handle, *_name(name))
 
     def set_priority_factor(self, group: str, percent: int) -> None:
         """Says in how many of 100 pops a group goes by priority, in topics that have some. Raises:

@@ -114,6 +114,8 @@ void ps_conn_pop_leave(ps_conn *conn, int64_t number);
 /* Something came back for them: those try who wait for messages of the topic in this group. */
 void ps_core_pop_wake(ps_core *core, const char *group, int32_t group_len, const char *topic,
                       int32_t topic_len);
+/* The topic may have more queues than before: who waits at any of them looks at all. */
+void ps_core_pop_topic(ps_core *core, const char *topic, int32_t topic_len);
 /* How many requests wait at this place, queue -1: for any of the topic; -2: at all of the topic's.
  * group NULL: in all. looks 0: for messages; 1: for the news of some. */
 int64_t ps_core_pop_waiting(ps_core *core, int32_t looks, const char *group, int32_t group_len,

@@ -25,6 +25,15 @@ void ps_core_pop_wake(ps_core *c, const char *group, int32_t group_len, const ch
     ps_eventfd_tell(c->co_event_fd);
 }
 
+void ps_core_pop_topic(ps_core *c, const char *topic, int32_t topic_len) {
+    PS_CORE_HELD(c);
+    const ps_topic_entry *t = ps_core_find_topic(c, (const uint8_t *)topic, topic_len);
+    if (t == NULL || t->te_topic->tp_pop_places == NULL) return;
+    for (ps_pop_place *l = t->te_topic->tp_pop_places; l != NULL; l = l->pc_next)
+        ps_pop_place_wake(c, l);
+    ps_eventfd_tell(c->co_event_fd);
+}
+
 /* ---- waiting ---- */
 
 static bool is_like(const ps_pop_ask *a, const ps_pop_ask *b) {

@@ -933,3 +933,14 @@ async def test_whoever_waits_gets_what_comes_back_once_it_is_on_the_disk(store_p
         await until_async(lambda: p.pop_service.waiting() == 1)
         p.shift(61_000)
         assert [record[1] for record in records((await waiting).body)] == [b"a"]
+
+
+async def test_a_pop_that_waits_gets_messages_of_a_queue_that_the_topic_has_got_since(store_path):
+    """As after `updateTopic -r`, and where a static topic comes back to a broker."""
+    async with popping(store_path) as p:
+        p.make_topic(queues=1)
+        waits = asyncio.ensure_future(p.pop(poll=1 << 29))
+        await until_async(lambda: p.pop_service.points.waiting())
+        p.make_topic(queues=2)
+        p.put(b"new", queue=1)
+        assert [body for _, body, *_ in records((await waits).body)] == [b"new"]

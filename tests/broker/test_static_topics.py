@@ -419,6 +419,42 @@ async def test_our_clients_follow_a_topic_from_broker_to_broker(tmp_path):
             assert {offset // 10_000 for offset in offsets} == {0, 1, 2}
 
 
+async def test_a_consumer_that_pops_follows_a_topic_from_broker_to_broker(tmp_path):
+    """Its pops go on at the brokers that led the queues before, which still have messages."""
+    async with (
+        pair(tmp_path) as p,
+        AsyncAdmin(p.names) as admin,
+        AsyncProducer("p", namesrv=p.names) as producer,
+    ):
+        await admin.create_static_topic(TOPIC, queues=2, brokers=["a"])
+        seen: set[bytes] = set()
+
+        async def consume():
+            async with AsyncConsumer(
+                "g", TOPIC, mode="pop", start="first", namesrv=p.names, route_poll_s=0.1
+            ) as consumer:
+                async for message in consumer:
+                    seen.add(message.body)
+
+        consuming = asyncio.ensure_future(consume())
+        try:
+            sent: set[bytes] = set()
+            for number, broker in enumerate("abab"):
+                if number:
+                    made = await admin.remap_static_topic(TOPIC, brokers=[broker])
+                    assert set(made.moved.values()) == {broker}
+                for n in range(8):
+                    body = b"%d-%d" % (number, n)
+                    sent.add(body)
+                    await producer.send(Message(TOPIC, body))
+                if number != 1:  # those of b are still there when a leads again
+                    await until_async(lambda: consuming.done() or sent <= seen)
+            assert seen == sent
+        finally:
+            consuming.cancel()
+            await asyncio.wait({consuming})
+
+
 async def test_a_send_that_failed_names_the_broker_that_leads_the_queue(tmp_path):
     """That broker is avoided for a while, and not all that lead queues of the topic."""
     async with (
