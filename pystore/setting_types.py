@@ -116,6 +116,7 @@ class SettingValues(TypedDict, total=False):
     innerClientAuthenticationCredentials: str | os.PathLike[str] | None
     lightFilesAtStop: bool | str
     listenPort: int | str
+    liteLagLatencyMetricsEnable: bool | str
     litePullMessageEnable: bool | str
     liteTtlCheckInterval: int | str
     logLevels: str | os.PathLike[str] | None

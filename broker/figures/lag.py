@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from broker.figures.connections import add_connections, is_system_label
-from broker.figures.lite import add_lite_lags
+from broker.figures.lite import add_lite_lags, add_lite_latencies
 from broker.loop.turns import Pieces
 from broker.metrics.page import MetricSample, Page
 from broker.processors.offsets import store_time
@@ -83,6 +83,7 @@ class Lag:
                     await turns.next()
                     page.extend(await self._of_pair(name, topic, turns))
         add_lite_lags(page, self._s)
+        await add_lite_latencies(page, self._s, turns)
         await add_connections(page, self._s, popping, turns)
         for sample in await pop_samples(self._s):
             page.extend((sample,))

@@ -46,6 +46,8 @@ _TOGETHER = 512
 class LiteProcessor:
     def __init__(self, s: Services) -> None:
         self.s = s
+        #: Of the one question that walks over all lite topics at a time.
+        self._walking = asyncio.Lock()
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -360,11 +362,13 @@ class LiteProcessor:
         }
         return command.reply(body=mqjson.dumps(body))
 
+    @alone
     async def parent_info(self, peer: Peer, command: Command) -> Command:
         config, lite = self._parent(command.text("topic", "")), self._lite
         count = 0
-        async for _ in lite.walk(config.name):
-            count += 1
+        async with self._walking:
+            async for _ in lite.walk(config.name):
+                count += 1
         body = {
             "topic": config.name,
             "ttl": int(config.attributes.get(EXPIRATION, "-1")),
@@ -433,6 +437,7 @@ class LiteProcessor:
             command.number("topK", 0),
         )  # fmt: skip
 
+    @alone
     async def _group_info(self, command: Command, group: str, name: str, most: int) -> Command:
         parent, lite = self._lite_group(group), self._lite
         body: dict[str, Any] = {
@@ -447,12 +452,13 @@ class LiteProcessor:
             )
         lags: list[tuple[int, str]] = []
         total = 0
-        async for each in lite.walk(parent):
-            offset = self.s.offsets.get(group, each.name, 0)
-            lag = each.high - offset if offset is not None else 0
-            total += max(lag, 0)
-            if lag > 0:
-                lags.append((lag, each.name))
+        async with self._walking:
+            async for each in lite.walk(parent):
+                offset = self.s.offsets.get(group, each.name, 0)
+                lag = each.high - offset if offset is not None else 0
+                total += max(lag, 0)
+                if lag > 0:
+                    lags.append((lag, each.name))
         top = [
             {
                 "liteTopic": (parts_of(queue) or ("", queue))[1],

@@ -11,13 +11,15 @@ from liting import GROUP, PARENT, lite_broker
 from popping import records
 from scrapes import scrape, value
 from snapshots import snapshot
-from waiting import until_async
+from waiting import BOUND_S, until_async
 
 from broker.processors.lite import LiteProcessor
 from broker.processors.send import SendProcessor
+from broker.remoting.client import RemotingClient
 from broker.services.lite import lite_topics
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
+from broker.wire.command import Command
 from pystore.errors import BadArgument
 from pystore.meta.configfiles import SubscriptionGroup
 from pystore.native import ffi
@@ -583,6 +585,25 @@ async def test_a_scrape_has_lite_topics_by_the_topic_they_are_below(store_path):
         assert "%LMQ%" not in page
 
 
+async def test_a_scrape_says_how_old_the_oldest_message_is_that_a_group_has_not_read(store_path):
+    """In time as in messages: of the lite topic that waits longest."""
+    settings = {"metricsExporterType": "PROM", "metricsPromExporterPort": 0}
+    async with lite_broker(store_path, liteLagLatencyMetricsEnable=True, **settings) as lt:
+        place = "rocketmq_consumer_lag_latency_milliseconds"
+        of = {"consumer_group": GROUP, "topic": PARENT}
+        await lt.add("a", "b", "c")
+        for name in "abc":
+            await lt.send(name, "0")
+        await until_async(lambda: lt.lite.registry.totals().events == 3)
+        answer = await lt.pop()
+        for name in "ac":
+            assert (await lt.ack(name, 0, answer)).code == 0
+        lt.shift(5_000_000)
+        assert 5_000_000 <= value(await scrape(lt.p.broker), place, **of) < 6_000_000
+        assert (await lt.ack("b", 0, answer)).code == 0
+        assert value(await scrape(lt.p.broker), place, **of) == 0
+
+
 # ---- questions ----
 
 
@@ -632,3 +653,33 @@ async def test_tools_are_told_of_topics_clients_and_groups(store_path):
             (200072, {}, 3),
         ):
             assert (await lt.p.ask(code, **ext)).code == wanted
+
+
+async def test_questions_that_walk_over_lite_topics_do_it_one_after_the_other(
+    store_path, monkeypatch
+):
+    """Also those of several connections: a walk over a million of them takes a second."""
+    async with lite_broker(store_path) as lt, RemotingClient() as other:
+        await lt.send("a", "0")
+        walk, running, most = lt.lite.walk, 0, 0
+
+        async def counted(parent=""):
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            async for each in walk(parent):
+                await asyncio.sleep(0.01)  # others have their turn
+                yield each
+            running -= 1
+
+        monkeypatch.setattr(lt.lite, "walk", counted)
+        asked = [
+            client.request(lt.p.broker.address, Command(code, fields), timeout=BOUND_S)
+            for client in (lt.p.client, other)
+            for code, fields in (
+                (Code.GET_PARENT_TOPIC_INFO, {"topic": PARENT}),
+                (Code.GET_LITE_GROUP_INFO, {"group": GROUP, "topK": "5"}),
+            )
+        ]
+        assert [answer.code for answer in await asyncio.gather(*asked)] == [0] * 4
+        assert most == 1
