@@ -22,6 +22,7 @@ from upstream_codes import ONLY_4_9, SINCE_5_5, UPSTREAM_5_3
 
 from broker.grpc.acking import Acking
 from broker.grpc.clients import ClientMethods
+from broker.grpc.lite import LiteMethods
 from broker.grpc.receiving import Receiving
 from broker.grpc.relay import Relay
 from broker.grpc.routes import RouteMethods
@@ -145,7 +146,7 @@ def methods_of_grpc() -> dict[str, Handler]:
     """Returns the methods by name. A group's table names its methods without looking at anything
     else."""
     made: dict[str, Handler] = {}
-    for group in (RouteMethods, Sending, Ending, ClientMethods, Receiving, Acking):
+    for group in (RouteMethods, Sending, Ending, ClientMethods, LiteMethods, Receiving, Acking):
         made.update(group.handlers(cast(Any, object.__new__(group))))
     return made
 

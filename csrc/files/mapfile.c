@@ -108,12 +108,14 @@ ps_mapfile *ps_mapfile_over_bytes(const uint8_t *bytes, int64_t len, int64_t bas
 ps_mapfile *ps_mapfile_of_bytes(const uint8_t *bytes, int64_t len, int64_t base) {
     int64_t size = len > 0 ? len : 1;
     uint8_t *copy = malloc((size_t)size);
-    ps_mapfile *mf = copy != NULL ? ps_mapfile_over_bytes(copy, size, base) : NULL;
+    if (copy == NULL) return NULL;
+    copy[0] = 0;
+    if (len > 0) memcpy(copy, bytes, (size_t)len);
+    ps_mapfile *mf = ps_mapfile_over_bytes(copy, size, base);
     if (mf == NULL) {
         free(copy);
         return NULL;
     }
-    if (len > 0) memcpy(copy, bytes, (size_t)len);
     mf->mf_borrowed = false;
     return mf;
 }
