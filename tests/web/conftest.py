@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -12,12 +13,15 @@ from ports import free_port
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     if shutil.which("chromedriver") is None:
         pytest.skip("there is no chromedriver")
     port = free_port()
     words = ["chromedriver", f"--port={port}", "--silent"]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as driver:
+    # Its profiles lie where those of the tests go, and go with them.
+    places = os.environ | {"TMPDIR": str(tmp_path_factory.mktemp("browser"))}
+    nowhere = subprocess.DEVNULL
+    with subprocess.Popen(words, env=places, stdout=nowhere, stderr=nowhere) as driver:
         made = Browser(port)
         yield made
         made.close()
