@@ -58,6 +58,22 @@ HERE = Path(__file__).resolve().parent
 # Loops and fakes of the broker's tests serve those of other rooms, too, also when they run alone.
 sys.path.append(str(HERE / "broker"))
 
+# ---- what tests before have caused ----
+
+
+@pytest.fixture(autouse=True)
+def every_line_is_written() -> None:
+    """Lines of the log that are written once a minute: a test before has not used them up."""
+    limited = sys.modules.get("broker.loop.rate_limited_log")
+    if limited is None:
+        return
+    for name, module in list(sys.modules.items()):
+        if name.startswith("broker."):
+            for each in (getattr(module, "quiet", None), getattr(module, "_quiet", None)):
+                if isinstance(each, limited.RateLimitedLogger):
+                    each._kinds.clear()
+
+
 # ---- the order of tests, and who runs them ----
 
 #: Files that last longest, first: with workers side by side they are what the others wait for.

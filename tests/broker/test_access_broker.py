@@ -27,7 +27,6 @@ from broker.cli.secure import ADMIN_FILE, secured
 from broker.client.credentials import SigningHook, credentials_of_file
 from broker.client.errors import BrokerRefused, SendFailed
 from broker.client.in_process import RouteFinder
-from broker.loop import rate_limited_log
 from broker.loop.budget import Budget
 from broker.processors.admin_config import ConfigProcessor
 from broker.processors.admin_stats import StatisticsProcessor
@@ -599,11 +598,8 @@ def test_unfinished_frames_share_one_budget(tmp_path):
         until(lambda: not core._connections and budget.held == 0)
 
 
-def test_a_large_frame_of_somebody_unknown_closes_the_connection(
-    tmp_path, rules, caplog, monkeypatch
-):
+def test_a_large_frame_of_somebody_unknown_closes_the_connection(tmp_path, rules, caplog):
     """By its length alone, before the rest is read; counted. Whoever was let in may send it."""
-    monkeypatch.setattr(rate_limited_log, "PAUSE_S", 0.0)  # another test may have caused the line
     settings = {"aclEnable": True, "maxFirstFrameBytes": 100_000}
     with Broker(
         tmp_path / "store", listenPort=0, bindAddress="127.0.0.1", **settings

@@ -26,7 +26,6 @@ from popping import Popper, records
 from waiting import BOUND_S, until
 
 from broker.broker import Broker
-from broker.loop import rate_limited_log
 from broker.processors.clients import ClientProcessor
 from broker.remoting import links
 from broker.remoting.tls import client_context
@@ -348,7 +347,6 @@ def test_a_heartbeat_comes_to_python_again_once_a_topic_is_gone(tmp_path, small)
 
 def test_cold_requests_wait_while_a_request_holds_the_loop(tmp_path, small, caplog, monkeypatch):
     """Hot ones do not; the log names the one that holds it."""
-    monkeypatch.setattr(rate_limited_log, "PAUSE_S", 0.0)  # another test may have caused the line
     began, let_go = threading.Event(), threading.Event()
     plain = ClientProcessor.consumers
 
