@@ -278,12 +278,13 @@ def test_hostile_messages_stay_text(reading: Visitor, broker: Broker) -> None:
 
 
 def test_without_write_nothing_is_sent(reading: Visitor, broker: Broker) -> None:
+    before = broker.store.range("%RETRY%billing", 0)
     page = reading.get("/dead")
     assert ["billing", "6", "see them"] in page.rows()
     assert reading.get("/redrive", group="billing").status == 400
     form = {"token": reading.server.form_token, "group": "billing", "to": "retry", "do": "send"}
     assert reading.post("/redrive", **form).status == 405
-    assert broker.store.range("%RETRY%billing", 0)[1] == 0
+    assert broker.store.range("%RETRY%billing", 0) == before
 
 
 @pytest.mark.parametrize("headers", [{"Origin": "http://evil.example"},
@@ -293,8 +294,9 @@ def test_no_redrive_without_the_token(
 ) -> None:
     form = {"group": "billing", "to": "retry", "do": "send", "token": "x" if not headers else
             writing.server.form_token}  # fmt: skip
+    before = broker.store.range("%RETRY%billing", 0)
     assert writing.post("/redrive", headers, **form).status == 403
-    assert broker.store.range("%RETRY%billing", 0)[1] == 0
+    assert broker.store.range("%RETRY%billing", 0) == before
 
 
 def test_dead_letters_are_redriven_once(writing: Visitor, broker: Broker) -> None:
@@ -345,8 +347,9 @@ def test_a_group_is_moved_after_a_look(writing: Visitor, broker: Broker) -> None
         ends = {lag.queue.queue: lag.end for lag in admin.lag("moving", "orders")}
         form = {"token": writing.server.form_token, "group": "moving", "topic": "orders",
                 "to": "first"}  # fmt: skip
+        # The list of groups may be of some seconds ago, when another test looked at it.
+        until(lambda: "would be moved" in writing.post("/reset", do="look", **form).text)
         looked = writing.post("/reset", do="look", **form)
-        assert "would be moved" in looked.text
         assert ["broker-a", "1", str(ends[1]), "0"] in looked.rows()
         assert all(lag.behind == 0 for lag in admin.lag("moving", "orders"))
         assert "1 queue was moved" in writing.post("/reset", do="move", queue=1, **form).text
