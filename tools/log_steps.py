@@ -102,6 +102,7 @@ STEPS: dict[str, str] = {
     # ---- clients ----
     "%s stands still; will ask again: %s": _NETWORK,
     "Cannot pull from %s; will retry: %s": _NETWORK,
+    "Cannot start %s; will retry: %s": "the refusal says why; code 16: the user may not read it",
     "A hook of %s failed after an answer": _YOURS,
     "Background task of %s failed": _DEFECT,
     "Check of %s failed": _YOURS,

@@ -9,10 +9,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 from broker.client.checks import check_queues
-from broker.client.errors import ClientError, Misuse, reading
+from broker.client.errors import BrokerRefused, ClientError, Misuse, reading
 from broker.client.member import Member
 from broker.client.message import MessageQueue
 from broker.client.routes import Route
+from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode
@@ -21,6 +22,7 @@ from pystore.format.names import RETRY_PREFIX
 __all__ = ["Rebalancer"]
 
 log = SafeLogger("broker.client")
+_quiet = RateLimitedLogger(log)
 
 #: A queue that could not be started, or a group that is not yet whole, is looked at again soon.
 SOON_S = 1.0
@@ -106,7 +108,12 @@ class Rebalancer:
         )
         for queue, offset in zip(fresh, found, strict=True):
             if isinstance(offset, ClientError):
-                log.info("Cannot start %s; will retry: %s", queue, offset)
+                # Who waits for messages in vain must hear why; a broker that is away comes back.
+                kind = (offset.address, offset.code) if isinstance(offset, BrokerRefused) else None
+                if kind is not None:
+                    _quiet.warning(kind, "Cannot start %s; will retry: %s", queue, offset)
+                else:
+                    log.info("Cannot start %s; will retry: %s", queue, offset)
                 whole = False
             elif isinstance(offset, BaseException):
                 raise offset

@@ -439,6 +439,16 @@ async def test_a_group_is_joined_after_answers_that_make_no_sense(tmp_path, smal
         assert code not in liar.lies
 
 
+async def test_who_may_not_read_a_queue_is_told_why_nothing_comes(tmp_path, small, caplog):
+    async with lied_to(tmp_path, small, messages=3) as liar:
+        liar.lie(RequestCode.GET_MIN_OFFSET, with_code(16))
+        options = {"find_route": liar.route, "start": "first", "rebalance_s": 0.1}
+        async with AsyncConsumer("g", "orders", **options) as consumer:
+            assert len(await consumer.poll(60.0)) == 3
+        (told,) = (line for line in caplog.records if "Cannot start" in line.message)
+        assert told.levelname == "WARNING" and "code 16" in told.message
+
+
 async def test_locks_are_asked_for_again(tmp_path, small):
     async with lied_to(tmp_path, small, messages=3) as liar:
         liar.lie(RequestCode.LOCK_BATCH_MQ, with_body(lambda body: b'{"lockOKMQSet":[3,{}]}'))
