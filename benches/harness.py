@@ -139,6 +139,19 @@ def _file_system(path: Path) -> str:
         return "unknown"
 
 
+def _commit() -> str:
+    """The commit that is measured; with `+` its code was changed since."""
+    git = ["git", "-C", str(ROOT)]
+    code = ["--", "*.c", "*.h", "*.def", "*.py"]
+    try:
+        words = [*git, "log", "-1", "--format=%h"]
+        commit = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run([*git, "diff", "--quiet", "HEAD", *code], check=False).returncode
+    except (OSError, subprocess.CalledProcessError):
+        return "no commit"
+    return commit + "+" * bool(changed)
+
+
 def _version(package: str) -> str:
     try:
         return version(package)
@@ -155,7 +168,7 @@ def machine() -> dict[str, str]:
         "kernel": platform.release(),
         "file system": _file_system(SCRATCH),
         "python": platform.python_version(),
-        "pystore": pystore.__version__,
+        "pystore": f"{pystore.__version__} at {_commit()}",
         "crc": pystore.native.ffi.string(pystore.native.lib.ps_crc32_name()).decode(),
         "lmdb": _version("lmdb"),
         "pyarrow": _version("pyarrow"),

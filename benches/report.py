@@ -32,107 +32,6 @@ each round the participants take turns, and the ratio is taken round by round. M
 and the worst and best rounds beside them.
 """
 
-#: From single runs, which are not kept.
-QUEUES = """
-## Opening many queues
-
-A store with one message in each of its queues, closed cleanly, on `tmpfs`; processor time of one
-opening, on a machine that did other work as well (`python -m benches store --only queues`; single
-runs, not kept). The files of queues are listed and read, and mapped when they are asked for: at
-most `mappedFilesMax` of them, 16,384, stay mapped.
-
-| queues | open | reader | mapped after open, by a reader |
-|---|---|---|---|
-| 50,000 | 1.1 s | 1.3 s | 3, 12,288 |
-| 200,000 | 3.9 to 4.5 s | 3.7 to 4.0 s | 3, 12,288 |
-"""
-
-TIMERS = """
-## Timers
-
-Three runs of `python -m benches timers` on a machine that did other work as well (load 3 to 5 on
-two cores; single runs, not kept), the broker alone with its store, no clients.
-
-| what | figure |
-|---|---|
-| 5,000 due a second for 3 s: store time after the time asked for, p50 | 0 ms in each run |
-| the same, p99 | 1, 4, 7 ms |
-| the same, the latest; delivered before its time | 4, 8, 32 ms; none |
-| 100,000 due in one millisecond: until the last is stored | 1.0, 1.7, 1.8 s |
-| the same, to plain puts of as many messages, one by one | 3.6, 2.9, 4.3 times as long |
-
-`python -m benches timer_peers` on two cores that did nothing else, three rounds of ours (medians;
-worst to best of the ratio: 0.48 to 0.92) and one of Apache 5.3.3 (not kept), 100-byte messages, the
-same Java client with 64 threads before both. What is timed is due in six hours: only inserts count.
-
-| what | ours | 5.3.3 |
-|---|---|---|
-| plain sends; timed sends | 35.5, 29.8 k/s | 8.9, 9.5 k/s |
-| timed sends to plain ones, of one round | 0.91 | 1.07 |
-| 5,000 due a second: store time after the time asked for, p50 | 0 ms | 587 ms |
-| the same, p99 | 1 ms | 1,061 ms |
-| 100,000 due in one millisecond: until the last is stored | 1.1 s | 2.0 s |
-| plain sends beside these, to those before | 1.03 | 0.52 |
-| anonymous memory with what waits | 37 MB | 1,529 MB |
-| start after SIGKILL, to the first message | 1.4 s | 6.0 s |
-
-A broker with ten million timers pending (`python -m benches timers --pending 10000000`,
-three runs, the first two beside other work; not kept):
-
-| what | figure |
-|---|---|
-| start: without a saved state | 3.7, 4.0, 3.8 s |
-| start after `kill -9` | 0.8, 0.9, 1.1 s |
-| start after a clean stop | 0.05, 0.10, 0.06 s |
-| clean stop | 0.08, 0.18, 0.10 s |
-| idle, of one core | 0.12, 0.11, 0.11 % |
-| anonymous memory; a timer beyond the first million | 26.3 MB; 0.05 bytes |
-
-The set of pending timers alone, ten million of them: `make bench-timers`; its figures are in
-[ADR 007](adr/007-pending-timers.md).
-"""
-
-FAILOVER = """
-## Failover
-
-`python -m benches failover --rounds 20` on two cores that did nothing else, in turns within one
-run: while one pair is at work nobody sends to the others.
-`controllerHeartBeatTimeoutMills=3000` for all. Kept in `benches/results/committed-failover.json`.
-
-The official Java client looks for routes every `pollNameServerInterval`, 30 s by default, and at no
-other time. It has 100 ms here: with 1,000 it waits half a second on average, and up to a second,
-whatever the brokers do.
-
-| kill -9 to the next acknowledged send, Java client, 20 kills | p50 | second longest | longest |
-|---|---|---|---|
-| ours under Apache's controller | 0.08 s | 0.14 s | 0.46 s |
-| ours under etcd | 0.07 s | 0.14 s | 0.20 s |
-| Apache 5.3.3 under its controller | 0.29 s | 0.40 s | 0.41 s |
-
-The longest of ours is the first kill of each pair.
-
-| the same, until the name server has the next master | p50 | second longest | longest |
-|---|---|---|---|
-| ours under Apache's controller | 0.06 s | 0.10 s | 0.44 s |
-| ours under etcd | 0.04 s | 0.13 s | 0.20 s |
-| Apache 5.3.3 under its controller | 0.24 s | 0.34 s | 0.35 s |
-
-| longest time without an acknowledged send around a planned move, 10 moves | p50 | least | most |
-|---|---|---|---|
-| ours under Apache's controller | 0.13 s | 0.05 s | 0.25 s |
-| ours under etcd | 0.38 s | 0.09 s | 0.56 s |
-| Apache 5.3.3 under its controller | 0.13 s | 0.06 s | 0.17 s |
-
-| 64 sends in flight, both brokers in sync, five rounds | median | worst to best |
-|---|---|---|
-| ours under Apache's controller | 50.7 k/s | 49.0 to 54.0 k/s |
-| ours under etcd | 54.0 k/s | 48.7 to 55.9 k/s |
-| Apache 5.3.3 under its controller | 20.9 k/s | 12.5 to 21.5 k/s |
-
-The official gRPC client for Python through `pystore proxy` (`--client proxy`) has its next
-acknowledged send after about 0.2 s, since the proxy asks for a route five times a second at most.
-"""
-
 NOTES = """
 ## How it is measured
 
@@ -365,6 +264,39 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
         " all, and what the query takes of a processor with Spark's machine and workers; the"
         " offset of 20,000 queues goes through JSON with each poll. The machine was busy.",
     ),
+    "store": PlainSection("The store alone", "`python -m benches store`."),
+    "replication": PlainSection(
+        "Replication",
+        "`python -m benches replication`: master, slave and client on this machine, pairs of ours"
+        " and of Apache's in turns.",
+    ),
+    "failover": PlainSection(
+        "Failover",
+        "`python -m benches failover`, in turns within one run: while one pair is at work nobody"
+        " sends to the others. `controllerHeartBeatTimeoutMills=3000` for all. The official Java"
+        " client looks for routes every `pollNameServerInterval`, 30 s by default, and at no other"
+        " time; it has 100 ms here, since with 1,000 it waits up to a second whatever the brokers"
+        " do. The longest of ours is the first kill of each pair.",
+    ),
+    "timers_alone": PlainSection(
+        "Timers",
+        "`python -m benches timers`: the broker alone with its store, no clients. The set of"
+        " pending timers alone, ten million of them: `make bench-timers`; its figures are in"
+        " [ADR 007](adr/007-pending-timers.md).",
+    ),
+    "lite": PlainSection(
+        "Lite topics",
+        "`python -m benches lite`: one message of 64 bytes in each.",
+    ),
+    "tier": PlainSection(
+        "Writing out to a cold tier",
+        "`python -m benches tier`: into a folder, and sends beside it.",
+    ),
+    "cold_reads": PlainSection(
+        "Reading a cold tier",
+        "`python -m benches cold_reads`: messages that are in the tier alone, whose requests take"
+        " 30 ms, and sends beside the readers.",
+    ),
 }
 
 
@@ -471,7 +403,7 @@ def first_screen() -> list[str]:
 
 def page() -> str:
     """The text of docs/benchmarks.md."""
-    peers, own = run_of("peers"), run_of("store")
+    peers = run_of("peers")
     ratios = [row for row in peers["rows"] if row["unit"] == "x"]
     rates = [row for row in peers["rows"] if row["unit"] != "x"]
     lines = [HEAD, *first_screen(), ABOUT]
@@ -480,8 +412,7 @@ def page() -> str:
     for kind, section_of in SECTIONS.items():
         if (RESULTS / f"committed-{kind}.json").exists():
             lines += section_of(run_of(kind))
-    lines += ["## The store alone", "", machine_line(own), "", *table(own["rows"])]
-    return "\n".join(lines) + "\n" + QUEUES + TIMERS + FAILOVER + NOTES
+    return "\n".join(lines) + NOTES
 
 
 def keep(files: list[str]) -> None:
