@@ -225,16 +225,21 @@ static int32_t read_units(ps_store *s, const char *name, int32_t len, const ps_l
 
 #define READ_MAX 64
 
+/* Those from an offset on, `count` of them or READ_MAX at most; the lights are entered. */
+static int32_t find_units(ps_store *s, const char *name, int32_t len, int64_t from,
+                          ps_light_unit units[READ_MAX], int32_t count, ps_error *e) {
+    e->code = 0;
+    return ps_light_units(&s->st_light, name, len, from, atomic_load(&s->st_log.lg_min), units,
+                          count < READ_MAX ? count : READ_MAX, e);
+}
+
 int32_t ps_lights_read(ps_store *s, const char *name, int32_t len, int64_t from,
                        ps_light_record *out, int32_t count, uint8_t *to, int64_t room,
                        int64_t *need, ps_error *e) {
     ps_light_unit units[READ_MAX];
     *need = 0;
     if (!enter_lights(s)) return 0;
-    if (count > READ_MAX) count = READ_MAX;
-    e->code = 0;
-    int32_t n = ps_light_units(&s->st_light, name, len, from, atomic_load(&s->st_log.lg_min), units,
-                               count, e);
+    int32_t n = find_units(s, name, len, from, units, count, e);
     if (n > 0) n = read_units(s, name, len, units, n, out, to, room, need);
     ps_leave(s);
     return n;
@@ -244,10 +249,7 @@ int32_t ps_lights_places(ps_store *s, const char *name, int32_t len, int64_t fro
                          ps_light_place *out, int32_t count, ps_error *e) {
     ps_light_unit units[READ_MAX];
     if (!enter_lights(s)) return 0;
-    if (count > READ_MAX) count = READ_MAX;
-    e->code = 0;
-    int32_t n = ps_light_units(&s->st_light, name, len, from, atomic_load(&s->st_log.lg_min), units,
-                               count, e);
+    int32_t n = find_units(s, name, len, from, units, count, e);
     ps_leave(s);
     for (int32_t i = 0; i < n; i++)
         out[i] = (ps_light_place){units[i].offset, units[i].physical, units[i].tags_code,
