@@ -10,12 +10,12 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from pystore.cold.ahead import in_order
 from pystore.cold.blocks import BlockCache
 from pystore.cold.failures import TierDamaged
 from pystore.cold.listing import by_queue
@@ -24,7 +24,7 @@ from pystore.cold.places import LOG, base_of
 from pystore.cold.push import PushReport, push
 from pystore.cold.reader import ColdReader
 from pystore.cold.segment import excerpt
-from pystore.cold.tier import JavaTier, QueueSpan, Tier, new_tier, open_tier
+from pystore.cold.tier import JavaTier, QueueSpan, Tier, new_tier, open_tier, span_of
 from pystore.errors import BadArgument
 from pystore.files import FILE_MODE, make_folders, new_file, place_folder
 from pystore.format.records import CHECK_BODY, HEAD_LEN, MAGIC_HEAD, read_records
@@ -166,10 +166,12 @@ def begin_after(tier: Tier, path: Path, settings: Settings) -> dict[str, int]:
     many queues it has. path: of the store.
 
     Raises: BadArgument, TierDamaged, TierTaken, TierUnreachable, DiskFull, StoreIOError."""
+    spans: list[QueueSpan] = []
     for manifest in tier.load_all():
-        if manifest.end and not manifest.segments:  # nothing of it is left to go on after
+        if manifest.segments:
+            spans.append(span_of(manifest))
+        elif manifest.end:  # nothing of it is left to go on after
             tier.publish(manifest.emptied(manifest.epoch, tier.writer))
-    spans = tier.spans()
     if not spans:
         return {}
     folder, size = settings.commitlog_dirs(path)[0], int(settings["mappedFileSizeCommitLog"])
@@ -179,11 +181,10 @@ def begin_after(tier: Tier, path: Path, settings: Settings) -> dict[str, int]:
         make_folders(each, settings.file_mode)
     counts: dict[str, int] = {}
     log, blocks = _LogWriter(made, size, size), BlockCache(tier.objects, _BLOCKS)
-    with ThreadPoolExecutor(_AT_ONCE, "pystore-begin") as pool:
-        reader = ColdReader.over(tier, blocks)
-        for span, last in zip(spans, pool.map(partial(_last_of, reader), spans), strict=True):
-            log.put(bytearray(last.record), 0)
-            counts[span.topic] = max(counts.get(span.topic, 0), span.queue + 1)
+    reader = ColdReader.over(tier, blocks)
+    for span, last in in_order(partial(_last_of, reader), spans, _AT_ONCE):
+        log.put(bytearray(last.record), 0)
+        counts[span.topic] = max(counts.get(span.topic, 0), span.queue + 1)
     log.close()
     (path / "abort").touch(mode=settings.file_mode)  # so that recovery makes queues and index
     place_folder(made, folder)
