@@ -109,8 +109,8 @@ class Rebalancer:
         for queue, offset in zip(fresh, found, strict=True):
             if isinstance(offset, ClientError):
                 # Who waits for messages in vain must hear why; a broker that is away comes back.
-                kind = (offset.address, offset.code) if isinstance(offset, BrokerRefused) else None
-                if kind is not None:
+                if isinstance(offset, BrokerRefused):
+                    kind = offset.address, offset.code
                     _quiet.warning(kind, "Cannot start %s; will retry: %s", queue, offset)
                 else:
                     log.info("Cannot start %s; will retry: %s", queue, offset)
