@@ -56,7 +56,16 @@ def check_delivered(store: pystore.Store | pystore.Reader) -> set[int]:
             places.add(m.physical_offset)
         if m.sys_flag & 0xC not in (PREPARED, ROLLBACK):
             expected.setdefault((m.topic, m.queue), []).append((m.queue_offset, m.physical_offset))
-    assert {queue: got for queue, got in delivered(store).items() if got} == expected
+    found = {queue: got for queue, got in delivered(store).items() if got}
+    for queue in sorted(expected.keys() | found.keys()):
+        there, got = expected.get(queue, []), found.get(queue, [])
+        if there != got:
+            missing, extra = sorted(set(there) - set(got)), sorted(set(got) - set(there))
+            raise AssertionError(
+                f"{queue}: {len(there)} records in the log, {len(got)} delivered; "
+                f"missing {missing[:5]} of {len(missing)}, extra {extra[:5]} of {len(extra)}; "
+                f"{store.info()}"
+            )
     return places
 
 
