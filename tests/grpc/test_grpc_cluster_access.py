@@ -72,6 +72,14 @@ class Guarded:
     def caller(self, user: str | None = None, password: str = "") -> Caller:
         return Caller(self.proxy.address, headers_of(user, password) if user is not None else None)
 
+    def user(self, name: str, *entries: tuple[str, str]) -> None:
+        """A user that is there from now on, whose password is NAME-secret, with these rights."""
+        policies = self.broker.services.access.policies
+        given = {"password": f"{name}-secret"}
+        assert self.broker.run(policies.create_user(name, given, None)) is None
+        if entries:
+            self.permit(name, *entries)
+
     def permit(self, user: str, *entries: tuple[str, str]) -> None:
         """entries: resources, and what may be done to them."""
         policies = self.broker.services.access.policies
@@ -93,15 +101,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             innerClientAuthenticationCredentials=INNER, **rules,
         ) as broker,
     ):  # fmt: skip
-        policies = broker.services.access.policies
-        for user in ("shop", "guest"):
-            made = broker.run(policies.create_user(user, {"password": f"{user}-secret"}, None))
-            assert made is None
         proxy = Proxy(names.address, conf=conf, grpc_port=0, remoting_port=0, drain_s=0.2)
         thread.run(proxy.start())
         try:
             found = Guarded(broker, proxy, thread)
-            found.permit("shop", ("Topic:Normal", "Pub,Sub"), ("Group:g", "Sub"))
+            found.user("shop", ("Topic:Normal", "Pub,Sub,Get"), ("Group:g", "Sub"))
+            found.user("guest")  # may nothing, in every test
             yield found
         finally:
             thread.run(proxy.stop())
@@ -151,23 +156,25 @@ def test_settings_of_a_client_without_rights_end_its_stream(guarded: Guarded) ->
 
 def test_who_may_sends_receives_and_acknowledges(guarded: Guarded) -> None:
     """The broker, which checks, too, sees the proxy's signature. Another group is refused."""
-    with guarded.caller("shop", "shop-secret") as caller:
-        sent = caller.send(message("Normal"))
+    guarded.user("mixer", ("Topic:Mixed", "Pub,Sub"), ("Group:m", "Sub"))
+    with guarded.caller("mixer", "mixer-secret") as caller:
+        sent = caller.send(message("Mixed"))
         assert sent.status.code == CODE.OK, sent
-        assert caller.telemetry().subscribe("g", "Normal").status.code == CODE.OK
-        (found,) = receive(caller, "g", "Normal")
+        assert caller.telemetry().subscribe("m", "Mixed").status.code == CODE.OK
+        (found,) = receive(caller, "m", "Mixed")
         assert found.system_properties.message_id == sent.entries[0].message_id
         handle = found.system_properties.receipt_handle
-        assert ack(caller, "h", "Normal", handle).entries[0].status.code == CODE.UNAUTHORIZED
-        assert ack(caller, "g", "Normal", handle).status.code == CODE.OK
+        assert ack(caller, "h", "Mixed", handle).entries[0].status.code == CODE.UNAUTHORIZED
+        assert ack(caller, "m", "Mixed", handle).status.code == CODE.OK
 
 
 def test_changes_count_when_they_are_asked_for_again(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with guarded.caller("guest", "guest-secret") as caller:
+    guarded.user("novice")
+    with guarded.caller("novice", "novice-secret") as caller:
         assert caller.send(message("Fifo", message_group="g")).status.code == CODE.UNAUTHORIZED
-        guarded.permit("guest", ("Topic:Fifo", "Pub"))
+        guarded.permit("novice", ("Topic:Fifo", "Pub"))
         assert caller.send(message("Fifo", message_group="g")).status.code == CODE.UNAUTHORIZED
         monkeypatch.setattr("broker.grpc.access._KNOWN_S", 0.0)
         assert caller.send(message("Fifo", message_group="g")).status.code == CODE.OK
@@ -191,12 +198,12 @@ def test_remoting_clients_are_checked_as_well(guarded: Guarded) -> None:
 def test_a_password_is_told_to_nobody_in_clear(guarded: Guarded) -> None:
     """The proxy, which needs it to verify what clients sign, unseals it."""
     policies = guarded.broker.services.access.policies
-    guarded.permit("guest", ("Cluster:DefaultCluster", "Get"))
+    guarded.user("clerk", ("Cluster:DefaultCluster", "Get"))
     found = {}
-    for user, password in (("inner", "inner-secret"), ("guest", "guest-secret")):
-        found[user] = _ask_for_user(guarded.broker, user, password, "shop")
+    for user in ("inner", "clerk"):
+        found[user] = _ask_for_user(guarded.broker, user, f"{user}-secret", "shop")
     assert not any("password" in each or "pystoreSealed" in each for each in found.values())
-    assert found["guest"]["username"] == found["inner"]["username"] == "shop"
+    assert found["clerk"]["username"] == found["inner"]["username"] == "shop"
     assert policies.rules.users["shop"] == User("shop", "shop-secret")
 
 
@@ -220,9 +227,9 @@ def test_a_proxy_whose_credentials_are_not_those_of_a_super(
     guarded: Guarded, tmp_path: Path
 ) -> None:
     """It cannot know who a client is, says why, and lets nobody in."""
-    guarded.permit("guest", ("Cluster:DefaultCluster", "Get"), ("Topic:Normal", "Get"))
+    guarded.user("weak", ("Cluster:DefaultCluster", "Get"), ("Topic:Normal", "Get"))
     conf = tmp_path / "rmq-proxy.json"
-    own = {"accessKey": "guest", "secretKey": "guest-secret"}
+    own = {"accessKey": "weak", "secretKey": "weak-secret"}
     conf.write_text(json.dumps({**CONF, "innerClientAuthenticationCredentials": own}))
     thread = LoopThread("weak proxy")
     weak = Proxy(guarded.proxy.servers, conf=conf, grpc_port=0, remoting_port=0, drain_s=0.2)
@@ -272,12 +279,12 @@ def test_in_local_mode_they_belong_to_the_broker(tmp_path: Path) -> None:
 
 def test_a_client_id_is_the_users_that_came_first(guarded: Guarded) -> None:
     """Settings, heartbeats and the end of another user's client are refused; it goes on."""
+    guarded.user("other", ("Topic:Delay", "Pub"))
     with (
         guarded.caller("shop", "shop-secret") as shop,
-        guarded.caller("guest", "guest-secret") as b,
+        guarded.caller("other", "other-secret") as b,
     ):
         b.headers["x-mq-client-id"] = shop.headers["x-mq-client-id"]
-        guarded.permit("guest", ("Topic:Delay", "Pub,Sub"), ("Group:m", "Sub"))
         stream = shop.telemetry()
         assert stream.publish("Normal").status.code == CODE.OK
         assert b.telemetry().publish("Delay").status.code == CODE.UNAUTHORIZED
