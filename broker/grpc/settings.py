@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pystore.configuration.problems import SettingProblem, about_unknown, refuse
+from pystore.configuration.problems import SettingProblem, about_text, about_unknown, refuse
 from pystore.configuration.rows import Setting, convert, rows_of, setting_field
 from pystore.configuration.upstream import PROXY, UPSTREAM
 
@@ -170,16 +171,29 @@ class ProxySettings:
     def look(cls, path: Path, mode: str = LOCAL) -> tuple[ProxySettings, list[SettingProblem]]:
         """Reads as read() does, but returns what is wrong with all of them, what is only passed
         over as well."""
+        counts: Counter[str] = Counter()
+
+        def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            counts.update(name for name, _ in pairs)
+            return dict(pairs)
+
         try:
             with open(path, "rb") as file:
-                given = json.loads(file.read(_FILE_MAX + 1)[:_FILE_MAX])
+                data = file.read(_FILE_MAX + 1)[:_FILE_MAX]
+            given = json.loads(data, object_pairs_hook=members)
             if not isinstance(given, dict):
                 raise ValueError("it holds no object")
         except (ValueError, OSError, RecursionError) as bad:
             why = bad.strerror if isinstance(bad, OSError) else bad
             text = f"the proxy's settings cannot be read: {why}"
             return cls(), [SettingProblem("--proxy-conf", str(path), text)]
-        return cls._taken(given, str(path), mode)
+        made, problems = cls._taken(given, str(path), mode)
+        problems += [
+            SettingProblem(name, str(path), f"{name} is given {count} times; the last holds", False,
+                           "given-twice", "delete the others")
+            for name, count in counts.items() if count > 1
+        ]  # fmt: skip
+        return made, problems
 
     def take(self, made: ProxySettings) -> tuple[frozenset[str], frozenset[str]]:
         """Takes over what a file, read again, has otherwise. Returns the names that hold now, and
@@ -241,10 +255,11 @@ def _fault(row: Setting, value: object) -> str:
     if type(value) is not type(row.default):
         return f"{row.name} is {said}, which is not {_WORDS[row.type]}"
     try:
-        convert(row, value)
+        made = convert(row, value)
     except ValueError as bad:
         return f"{row.name} is {said}: {bad}"
-    return ""
+    hint = about_text(made) if isinstance(made, str) and not row.is_secret else ""
+    return f"{row.name} is {said}: {hint}" if hint else ""
 
 
 def _of_a_proxy(row: Setting, source: str) -> SettingProblem:

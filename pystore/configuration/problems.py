@@ -29,6 +29,11 @@ __all__ = [
     "strictly",
 ]
 
+#: What stands for another text in templates and shells, which nothing that reads settings fills in.
+_PLACEHOLDER = re.compile(r"\$\{[^}]*\}|\{\{.*\}\}|^<[^<>]*>$|(^|[,;])\s*(\$[A-Za-z_]|~(/|$))")
+#: Chinese keyboards have them; to a reader they are letters of the name.
+_FULL_WIDTH_SIGN = re.compile("[\uff1d\uff1a]")
+
 #: From this likeness on a name is a mistyped one (difflib's ratio of the two in lower case).
 _NEAR = 0.8
 
@@ -134,6 +139,10 @@ def about_unknown(
         text = f"{name}: no version of RocketMQ reads it; {guides[name]}"
         return SettingProblem(name, where, text, False, "unknown-setting", "delete the line")
     names = set(known)
+    typed = _FULL_WIDTH_SIGN.split(name)[0].strip()
+    if typed != name and typed in names:
+        text = f"'{name}' is not a setting: the sign behind {typed} is a full-width one"
+        return SettingProblem(name, where, text, mend=f"write {typed}=, with the sign of ASCII")
     meant = mistyped(name, [*names, *guides])
     if meant in names:
         text = f"'{name}' is not a setting; the nearest name is '{meant}'"
@@ -155,6 +164,6 @@ def about_text(text: str) -> str:
         return "the quotes are part of the value: leave them out"
     if re.search(r"\s(#|//)", text):
         return "what follows the value is part of it: a comment stands on a line of its own"
-    if re.search(r"\$\{[^}]*\}|\{\{.*\}\}|^<[^<>]*>$", text):
+    if _PLACEHOLDER.search(text):
         return "it is a placeholder that nobody has filled in"
     return ""

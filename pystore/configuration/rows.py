@@ -7,6 +7,7 @@ broker/namesrv/settings.py, broker/grpc/settings.py (proxy), broker/remoting/tls
 
 from __future__ import annotations
 
+import codecs
 import math
 import operator
 import os
@@ -44,7 +45,6 @@ LONG_MAX = 2**63 - 1
 LONG_MIN = -(2**63)
 #: A settings file is a few kilobytes; what is larger is another file, and is not read into memory.
 _CONF_MAX_BYTES = 4 << 20
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +135,9 @@ def read_conf(path: Path) -> tuple[dict[str, tuple[int, str]], list[SettingProbl
         ) from failed
     if len(data) > _CONF_MAX_BYTES:
         raise BadArgument(f"the settings file is larger than {_CONF_MAX_BYTES} bytes", str(path))
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # as PowerShell writes it
+        raise BadArgument("the settings file is UTF-16, of which nobody reads a name: save it as"
+                          " UTF-8", where=str(path))  # fmt: skip
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -146,7 +149,7 @@ def read_conf(path: Path) -> tuple[dict[str, tuple[int, str]], list[SettingProbl
         raise BadArgument(str(bad), where=str(path)) from None
     problems = []
     first = min(found, key=lambda name: found[name][0], default="")
-    if data.startswith(_BYTE_ORDER_MARK) and first and found[first][0] == 1:
+    if data.startswith(codecs.BOM_UTF8) and first and found[first][0] == 1:
         text = "Apache's reader takes the byte order mark for a part of the first name, and passes"
         problems.append(
             SettingProblem(
@@ -241,6 +244,8 @@ def convert_of_file(row: Setting, value: object) -> Value:
     is_path = row.unit in ("path", "paths")
     if is_path and os.name == "posix" and re.match(r"[A-Za-z]:[\\/]", str(made)):
         raise ValueError("it is a path of Windows, and here a name in the present directory")
+    if row.unit == "paths" and ";" in str(made):
+        raise ValueError("folders are separated by ',', and ';' is part of a name")
     return made
 
 

@@ -170,6 +170,14 @@ def test_a_name_given_twice_is_named_with_its_lines(tmp_path: Path) -> None:
     assert settings["brokerId"] == 3 and said.check == "given-twice" and "1, 3" in said.text
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_a_file_of_powershell_is_refused(encoding: str, tmp_path: Path) -> None:
+    """Its `>` writes UTF-16, in which Apache's reader, too, finds no name that it knows."""
+    conf = written(tmp_path, "\ufeffbrokerIP1=10.0.0.3\r\n".encode(encoding))
+    with pytest.raises(BadArgument, match="UTF-16"):
+        read_start(conf, {})
+
+
 def test_a_byte_order_mark_is_named_where_apache_loses_a_line_by_it(tmp_path: Path) -> None:
     mark = b"\xef\xbb\xbf"
     settings, (said,) = read_settings(written(tmp_path, mark + b"brokerClusterName=C\n"))
@@ -190,6 +198,11 @@ def test_a_byte_order_mark_is_named_where_apache_loses_a_line_by_it(tmp_path: Pa
         ("brokerIP1=${POD_IP}", "placeholder"),
         ("namesrvAddr=<address>", "placeholder"),
         ("namesrvAddr=${names}", "placeholder"),
+        ("storePathRootDir=$HOME/store", "placeholder"),
+        ("storePathRootDir=~/store", "placeholder"),
+        ("storePathCommitLog=/a,~/b", "placeholder"),
+        ("storePathCommitLog=/a;/b", "separated by ','"),
+        ("brokerName\uff1dbroker-a", "full-width"),
         ("namesrvAddr=10.0.0.1:9876,10.0.0.2:9876", "comma"),
         ("namesrvAddr=10.0.0.1", "not host:port"),
         ("namesrvAddr=10.0.0.1:9876;10.0.0.2", "not host:port"),

@@ -80,6 +80,17 @@ def test_all_that_is_refused_is_named_at_once(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_placeholder_is_refused_and_a_second_value_named(tmp_path: Path) -> None:
+    text = '{"namesrvAddr": "${NAMES}", "grpcServerPort": 1, "grpcServerPort": 2}'
+    made, problems = ProxySettings.look(written(tmp_path, text), CLUSTER)
+    said = {each.name: (each.check, each.is_error) for each in problems}
+    assert said == {
+        "namesrvAddr": ("refused-setting", True),
+        "grpcServerPort": ("given-twice", False),
+    }
+    assert made.port == 2
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"a": ' * 100_000])
 def test_a_file_that_is_not_one_is_named(text: str, tmp_path: Path) -> None:
     with pytest.raises(BadArgument, match="cannot be read"):
