@@ -371,7 +371,7 @@ def _queues(layout: Layout, settings: Settings) -> None:
 
 def _explained(fd: int, slots: int, entries: int) -> float:
     """Returns how many of the first entries are chained as by that many slots; infinity means all
-    of them."""
+    of them, and that slots lead to them."""
     head = os.pread(fd, _HEADER, 0)
     count = min(int.from_bytes(head[36:40], "big", signed=True), entries, 2000)
     heads: dict[int, int] = {}
@@ -384,7 +384,10 @@ def _explained(fd: int, slots: int, entries: int) -> float:
         if hash_ < 0 or previous != heads.get(hash_ % slots, 0):
             return n - 1
         heads[hash_ % slots] = n
-    return float("inf")
+    # A few are chained by chance, in the zeros of slots: they are led to, too.
+    told = {h: os.pread(fd, _SLOT, _HEADER + h * _SLOT) for h in heads} if len(heads) < 9 else {}
+    led = all(int.from_bytes(raw, "big") >= heads[h] for h, raw in told.items())
+    return float("inf") if led else len(whole) // _ENTRY
 
 
 def _usual_layouts(file: File, settings: Settings) -> Iterator[tuple[int, int]]:

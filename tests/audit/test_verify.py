@@ -151,10 +151,11 @@ def test_an_index_file_that_a_writer_is_making_is_no_finding(
         made.unlink()
 
 
-def test_index_files_of_any_shape_are_read(store_path: Path, small: dict[str, Any]):
+@pytest.mark.parametrize("count", [1, 3, 1500])
+def test_index_files_of_any_shape_are_read(store_path: Path, small: dict[str, Any], count: int):
     """The file does not say how many slots it has: only its entries do."""
     with pystore.open(store_path, **small | {"maxHashSlotNum": 64, "maxIndexNum": 999}) as store:
-        store.put_many("orders", [b"x"] * 1500, keys=[f"k{i}" for i in range(1500)])
+        store.put_many("orders", [b"x"] * count, keys=[f"k{i}" for i in range(count)])
     assert verify(store_path).findings == []
 
 
