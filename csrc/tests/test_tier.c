@@ -6,6 +6,7 @@
 #include "flat/flat.h"
 #include "format/record.h"
 #include "tables/tables.h"
+#include "waits/parked.h"
 
 #define MESSAGES 3000
 #define BASE 777
@@ -263,7 +264,7 @@ static void test_levels(void) {
     CHECK_EQ(PS_GET_FOUND, status_at(low));
     ps_tier_set(kit_store, PS_TIER_FORCE, 64 << 20, -1);
     CHECK_EQ(PS_GET_IN_TIER, status_at(low));
-    ps_tier_failed(kit_store, "away", 60000);
+    ps_tier_failed(kit_store, "away", CHECK_BOUND_MS);
     CHECK_EQ(PS_GET_FOUND, status_at(low));
     CHECK_EQ(PS_GET_IN_TIER, status_at(0));
     ps_tier_failed(kit_store, "", -1);
@@ -273,15 +274,18 @@ static void test_levels(void) {
 
 /* ---- pulls ---- */
 
-/* The answer to a pull; code -2: it is held. */
-static ps_command *pull(ps_conn *n, int64_t offset, int32_t flags, int64_t suspend_ms) {
+/* The answer to a pull; code -2: it is held, and its time is over when kit_pump(true) says so. */
+static ps_command *pull(ps_conn *n, int64_t offset, int32_t flags) {
     static ps_command held = {.code = -2};
     kit_frame f;
     kit_clear();
-    kit_pull(&f, 3, "G", "T", 0, offset, flags, suspend_ms);
+    kit_pull(&f, 3, "G", "T", 0, offset, flags, 15000);
     CHECK_EQ(0, kit_ask(n, &f, NULL, 0));
     CHECK_EQ(0, kit_handed_count);
-    return kit_answer_count > 0 ? kit_last() : &held;
+    if (kit_answer_count > 0) return kit_last();
+    CHECK_EQ(1, kit_core->co_parking.pg_count);
+    ps_parked_until(kit_core, kit_core->co_parking.pg_heap[0], INT64_MAX);
+    return &held;
 }
 
 static void test_pulls_wait_for_what_is_lent(void) {
@@ -291,7 +295,7 @@ static void test_pulls_wait_for_what_is_lent(void) {
     ps_conn *n = kit_conn(1);
     for (int waits = 0; waits < 2; waits++) {
         int64_t offset = 20 + 40 * waits; /* whether or not it would wait for news */
-        CHECK_EQ(-2, pull(n, offset, waits ? 2 : 0, 15000)->code);
+        CHECK_EQ(-2, pull(n, offset, waits ? 2 : 0)->code);
         kit_put("T", 0, UNIQ); /* news are not what it waits for */
         kit_clear();
         kit_pump(false);
@@ -314,13 +318,13 @@ static void test_a_tier_that_is_away_is_named(void) {
     begins(0, MESSAGES);
     ps_conn *n = kit_conn(1);
     ps_tier_failed(kit_store, "no route to host", 0);
-    CHECK_EQ(-2, pull(n, 20, 2, 15000)->code);
+    CHECK_EQ(-2, pull(n, 20, 2)->code);
     kit_pump(true); /* its time is over */
     CHECK_EQ(PS_CODE_SYSTEM_BUSY, kit_last()->code);
     CHECK_EQ(20, kit_field(kit_last(), "nextBeginOffset"));
     CHECK(memmem(kit_last()->remark.data, (size_t)kit_last()->remark.len, "no route to host", 16));
     for (int i = 0; i < PS_TIER_WANTS; i++) status_at(i);
-    CHECK_EQ(PS_CODE_SYSTEM_BUSY, pull(n, PS_TIER_WANTS + 1, 2, 15000)->code);
+    CHECK_EQ(PS_CODE_SYSTEM_BUSY, pull(n, PS_TIER_WANTS + 1, 2)->code);
     CHECK(memmem(kit_last()->remark.data, (size_t)kit_last()->remark.len, "too many", 8));
     drop_wants();
     ps_conn_free(n);
@@ -330,11 +334,11 @@ static void test_what_is_not_known_yet_is_not_gone(void) {
     begins(0, 0);
     ps_conn *n = kit_conn(1);
     ps_tier_known(kit_store, 0);
-    CHECK_EQ(PS_CODE_SYSTEM_BUSY, pull(n, 5, 2, 15000)->code);
+    CHECK_EQ(PS_CODE_SYSTEM_BUSY, pull(n, 5, 2)->code);
     CHECK_EQ(5, kit_field(kit_last(), "nextBeginOffset"));
-    CHECK_EQ(0, pull(n, low, 2, 15000)->code);
+    CHECK_EQ(0, pull(n, low, 2)->code);
     ps_tier_known(kit_store, 1);
-    CHECK_EQ(21, pull(n, 5, 2, 15000)->code);
+    CHECK_EQ(21, pull(n, 5, 2)->code);
     ps_conn_free(n);
 }
 
