@@ -19,11 +19,13 @@ def s3_server() -> Iterator[str]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
-    endpoint = "http://{}:{}".format(*server.get_host_and_port())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", endpoint)
-        patch.setenv("AWS_ACCESS_KEY_ID", "key")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-        patch.setenv("AWS_REGION", "us-east-1")
-        yield endpoint
-    server.stop()
+    try:
+        endpoint = "http://{}:{}".format(*server.get_host_and_port())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", endpoint)
+            patch.setenv("AWS_ACCESS_KEY_ID", "key")
+            patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+            patch.setenv("AWS_REGION", "us-east-1")
+            yield endpoint
+    finally:
+        server.stop()
