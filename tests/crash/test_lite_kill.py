@@ -85,6 +85,11 @@ class Ledger:
             if number not in topics[name].seen and number not in topics[name].asked
         ]
 
+    def forget_what_is_out(self):
+        for topics in self.groups.values():
+            for topic in topics.values():
+                topic.over.clear()
+
     def delivered(self, group, name, numbers, popped):
         topic, sent = self.groups[group][name], self.sent[name]
         assert numbers == sorted(set(numbers)), (group, name, numbers)
@@ -260,11 +265,19 @@ async def connect(links, address, clients):
         client.address = address
 
 
-async def drained(address, clients):
+async def drained(address, clients, serves=lambda: True):
+    """Whether clients have had all that there is; else this broker does not serve any more."""
     async with AsyncExitStack() as links:
         await connect(links, address, clients)
         until = [time.monotonic() + IDLE_S]
-        await asyncio.gather(*(client.drain(until) for client in clients))
+        work = asyncio.gather(*(client.drain(until) for client in clients))
+        while not (await asyncio.wait({work}, timeout=1))[0]:
+            if not await asyncio.to_thread(serves):
+                work.cancel()
+                await asyncio.wait({work})
+                return False
+        await work
+        return True
 
 
 async def one_life(path, clients, ledger, chance, *, last=False):
