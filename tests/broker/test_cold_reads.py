@@ -75,6 +75,13 @@ async def pull(each: Popper, topic, queue, offset, **more):
     return await each.ask(Code.PULL_MESSAGE, **ext)
 
 
+async def pull_again(each: Popper, topic, queue, offset):
+    """Pulls until the tier has answered in time, as a client that is told to ask again."""
+    while (answer := await pull(each, topic, queue, offset)).code == BUSY:
+        assert answer.ext["nextBeginOffset"] == str(offset)
+    return answer
+
+
 async def pull_to(each: Popper, end, *place, **more):
     """Pulls as long as what comes is before an offset: a read of the tier may end earlier."""
     answer = await pull(each, *place, **more)
@@ -181,7 +188,7 @@ async def test_what_tools_see(made, tmp_path):
 
 async def test_a_message_of_the_tier_is_found_by_its_id_and_comes_back_for_a_retry(made, tmp_path):
     async with twins(made, tmp_path) as (_, thin):
-        answer = await pull(thin, "orders", 0, 10)
+        answer = await pull_again(thin, "orders", 0, 10)
         place = int.from_bytes(bytes(answer.body[28:36]), "big")
         found = await thin.ask(Code.VIEW_MESSAGE_BY_ID, offset=place)
         size = int.from_bytes(bytes(answer.body[:4]), "big")
@@ -248,7 +255,7 @@ async def test_nobody_jumps_over_a_tier_that_is_away(made, tmp_path):
         low = thin.broker.store.range("orders", 0)[0]
         assert (await pull(thin, "orders", 0, low)).code == 0  # what is here does not wait
         objects.get = get
-        assert (await pull(thin, "orders", 0, 5)).code == 0
+        assert (await pull_again(thin, "orders", 0, 5)).code == 0
 
 
 async def test_a_tier_that_nobody_has_looked_at_hides_nothing(made, tmp_path, monkeypatch):
