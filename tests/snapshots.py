@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -28,8 +29,9 @@ def snapshot(source: Path, target: Path) -> Path:
 def _state_of(folder: Path) -> dict[Path, tuple[int, int, int]]:
     """Which file or folder each name is, its size and when it changed."""
     found = {}
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            of = path.lstat()
-            found[path] = of.st_ino, of.st_size, of.st_mtime_ns
+    for at, folders, files in os.walk(folder):  # passes over a folder that goes meanwhile
+        for path in (Path(at, name) for name in (*folders, *files)):
+            with suppress(FileNotFoundError):
+                of = path.lstat()
+                found[path] = of.st_ino, of.st_size, of.st_mtime_ns
     return found
