@@ -135,20 +135,20 @@ def test_a_broker_reads_the_file_again_and_its_network_thread_serves_by_it(
     async def check() -> None:
         async with serving(tmp_path / "s", proxy=LATE) as raw:
             raw.put("first")
-            await raw.take(invisible=15)  # the thread knows the client from here on
+            await raw.take(invisible=1500)  # the thread knows the client from here on
             seen = calls_of_python(monkeypatch)
             raw.put("second")
-            assert len(await raw.take(invisible=15)) == 1 and not seen
-            written(tmp_path, LATE | {"minInvisibleTimeMillsForRecv": 20_000})
+            assert len(await raw.take(invisible=1500)) == 1 and not seen
+            written(tmp_path, LATE | {"minInvisibleTimeMillsForRecv": 2_000_000})
             raw.broker.reload()
-            refused, _ = await raw.receive(invisible=15)
+            refused, _ = await raw.receive(invisible=1500)
             assert codes(refused) == "ILLEGAL_INVISIBLE_TIME"
             raw.put("third")
-            await raw.take(invisible=25)
+            await raw.take(invisible=2500)
             seen.clear()
             raw.put("fourth")
-            assert len(await raw.take(invisible=25)) == 1 and not seen
-            refused, _ = await raw.receive(invisible=15)
+            assert len(await raw.take(invisible=2500)) == 1 and not seen
+            refused, _ = await raw.receive(invisible=1500)
             assert codes(refused) == "ILLEGAL_INVISIBLE_TIME"
 
     run(check())
