@@ -317,10 +317,11 @@ def test_starts_and_stops_leave_no_thread_and_no_descriptor(tmp_path, small, thr
         client.close(), other.close(), half.close()
 
     once(0)
+    gc.collect()  # what tests before have left may still go away, and then there are fewer
     before = descriptors()
     for number in range(1, 21):
         once(number)
-    assert descriptors() == before
+    assert descriptors() <= before
     assert not any(name.startswith("rmq-net-") for name in tasks())
 
 
