@@ -136,9 +136,7 @@ class Popper:
             "g": str(time.time_ns() // 1_000_000), "h": "0", "i": encode_properties(given).decode(),
             "j": "0", "k": "false", "m": "false",
         }  # fmt: skip
-        return await self.client.request(
-            self.broker.address, Command(Code.SEND_MESSAGE_V2, ext, body=body)
-        )
+        return await self.ask(Code.SEND_MESSAGE_V2, body, **ext)
 
 
 @asynccontextmanager

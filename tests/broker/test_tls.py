@@ -38,12 +38,12 @@ async def test_modes_of_tls(mode):
             for client, fits in ((plain, mode != "enforcing"), (ciphered, mode != "disabled")):
                 before = len(seen)
                 if fits:
-                    answer = await client.request(at, Command(1, {}, b"body"))
+                    answer = await client.request(at, Command(1, {}, b"body"), timeout=BOUND_S)
                     assert (answer.ext["host"], answer.body) == ("127.0.0.1", b"body")
                     assert len(seen) == before + 1
                 else:
                     with pytest.raises(ConnectionError):
-                        await client.request(at, Command(1))
+                        await client.request(at, Command(1), timeout=BOUND_S)
                     assert len(seen) == before
 
 
