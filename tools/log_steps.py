@@ -39,8 +39,10 @@ STEPS: dict[str, str] = {
         "see what is damaged: `pystore cold verify`; what is whole: `pystore salvage`; then"
         " `pystore cold rm --topic`",
     "What is old in the cold tier cannot be told: %s": "see what is damaged: `pystore cold verify`",
-    "Nothing is written out any more: there is a later master: %s":
-        "nothing, if another broker of that name leads",
+    "Nothing is written out any more: %s":
+        "nothing, if another broker of that name leads; if none does: `pystore cold epoch`",
+    "The cold tier was set back, or a full disk took it: %s":
+        "see whether the object store was restored from an older state",
     "Another broker writes to the cold tier: %s":
         "make sure that one master of that name writes there",
     # ---- access control ----

@@ -306,6 +306,32 @@ def rm(
     return 0 if any(facts.values()) else 1
 
 
+def epoch(
+    s: Session,
+    address: _Address,
+    number: Annotated[
+        int, typer.Argument(metavar="EPOCH", min=0, help="Of the master; 0 without a controller.")
+    ],
+) -> int | None:
+    """Let a master of this epoch write to a tier that a later one has written to.
+
+    For where no later master is left: all disks of the controllers were lost, so that epochs began
+    anew; the broker has no controller any more; or somebody else wrote there. A later master that
+    still runs is no longer told apart from this one.
+
+    Exit code 1: no queue was of a later epoch.
+
+    \b
+    Examples:
+      pystore cold epoch s3://bucket/cold/212d6b50_DefaultCluster/broker-a 3
+    """
+    from pystore.cold.upkeep import set_epoch
+
+    count = set_epoch(_own(s, address), number)
+    s.out.facts("epoch", {"epoch": number, "queues": count})
+    return 0 if count else 1
+
+
 def java(
     s: Session,
     address: _Address,
@@ -337,5 +363,6 @@ VERBS = (
     Verb("cold restore", restore, server=True),
     Verb("cold verify", verify, server=True),
     Verb("cold rm", rm, server=True),
+    Verb("cold epoch", epoch, server=True),
     Verb("cold java", java, server=True),
 )

@@ -1,7 +1,8 @@
 """Manifests: which segments a queue has in the tier. A new object a change, never one in place.
 
-A manifest is JSON with the rows of the newest segments; the rows of older ones stand in pages, JSON
-too, which are written once. Whoever reads one checks it: another program may have written it.
+A manifest is JSON with the rows of the newest segments, and ends with the CRC-32 of what comes
+before; the rows of older ones stand in pages, JSON too, which are written once. Whoever reads one
+checks it: another program may have written it, and a wrong digit would hide messages.
 """
 
 from __future__ import annotations
@@ -29,9 +30,12 @@ __all__ = [
     "parse_manifest",
     "parse_page",
     "spilled",
+    "with_sum",
 ]  # fmt: skip
 
-FORMAT = 1
+FORMAT = 2
+#: What comes before the sum of a manifest.
+_SUM = b',"crc":'
 #: No object is larger; what claims to be is refused before memory is taken for it.
 SEGMENT_MAX = 64 << 20
 MANIFEST_MAX = 4 << 20
@@ -155,12 +159,21 @@ class Manifest(NamedTuple):
 
     def encoded(self) -> bytes:
         about = self._asdict()
-        return _json({"format": FORMAT, **about, "columns": list(Row._fields),
-                      "page columns": list(ManifestPage._fields)})  # fmt: skip
+        return with_sum(_json({"format": FORMAT, **about, "columns": list(Row._fields),
+                               "page columns": list(ManifestPage._fields)}))  # fmt: skip
 
 
 def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
+
+
+def with_sum(data: bytes) -> bytes:
+    """Returns an object of JSON that is followed by its own sum."""
+    return b"%b%b%d}" % (data[:-1], _SUM, _crc(data[:-1]))
+
+
+def _crc(data: bytes) -> int:
+    return int(lib.ps_flat_crc(0, data, len(data)))
 
 
 # ---- pages ----
@@ -182,7 +195,7 @@ def page_of(rows: tuple[Row, ...], number: int) -> tuple[ManifestPage, bytes]:
     """Returns a page of these rows, and its object."""
     data = _json(rows)
     return ManifestPage(
-        number, len(data), lib.ps_flat_crc(0, data, len(data)), len(rows), rows[0].first,
+        number, len(data), _crc(data), len(rows), rows[0].first,
         rows[-1].end, min(r.time_min for r in rows), max(r.time_max for r in rows),
         sum(r.size for r in rows),
     ), data  # fmt: skip
@@ -190,7 +203,7 @@ def page_of(rows: tuple[Row, ...], number: int) -> tuple[ManifestPage, bytes]:
 
 def parse_page(data: bytes, page: ManifestPage, where: str) -> tuple[Row, ...]:
     """Returns the rows of a page. Raises: TierDamaged."""
-    if lib.ps_flat_crc(0, data, len(data)) != page.crc:
+    if _crc(data) != page.crc:
         raise TierDamaged("a page of a manifest has another CRC", where)
     try:
         with _parsing:
@@ -209,9 +222,14 @@ def parse_manifest(data: bytes, topic: str, queue: int, version: int, where: str
     """Returns the manifest of a queue. Raises: TierDamaged naming what is wrong."""
     try:
         with _parsing:
-            return _parsed(json.loads(data), topic, queue, version)
+            found = _parsed(json.loads(data), topic, queue, version)
     except (ValueError, TypeError, KeyError, RecursionError) as wrong:
         raise _damaged(wrong, where) from None
+    # After the rest, which says more of what a stranger has written.
+    said, _, crc = data.rpartition(_SUM)
+    if crc != b"%d}" % _crc(said):
+        raise TierDamaged("a manifest has another CRC than it says", where)
+    return found
 
 
 def _damaged(wrong: Exception, where: str) -> TierDamaged:

@@ -54,6 +54,9 @@ class ObjectStore(Protocol):
     def get(self, key: str, start: int, end: int) -> Buffer:
         """Returns the bytes [start, end) of an object."""
 
+    def size_of(self, key: str) -> int | None:
+        """Returns the bytes of an object; None: there is none."""
+
     def put_new(self, key: str, data: bytes | bytearray) -> bool:
         """Writes an object, durably; False: one of that key and of other bytes is there."""
 
@@ -136,6 +139,14 @@ class FolderObjects:
         finally:
             os.close(fd)
         return _whole(data[:size].toreadonly(), start, end, str(path))
+
+    def size_of(self, key: str) -> int | None:
+        try:
+            return self._path(key).lstat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as failed:
+            raise _unreachable(failed, key) from failed
 
     def put_new(self, key: str, data: bytes | bytearray) -> bool:
         path = self._path(key)
@@ -301,6 +312,14 @@ class RemoteObjects:
             data[at : at + len(piece)] = piece
             at += len(piece)
         return data[:at]
+
+    def size_of(self, key: str) -> int | None:
+        try:
+            return int(self._obstore.head(self._store, self._key(key))["size"])
+        except FileNotFoundError:
+            return None
+        except self._obstore.exceptions.BaseError as failed:
+            raise _unreachable(failed, f"{self.address}/{key}") from failed
 
     def put_new(self, key: str, data: bytes | bytearray) -> bool:
         errors = self._obstore.exceptions

@@ -10,7 +10,7 @@ import secrets
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from sys import intern
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -246,6 +246,10 @@ class _Recent(Generic[_K, _V]):
             self._held.move_to_end(key)
             return self._held[key][0]
 
+    def drop(self, key: _K) -> None:
+        with self._lock:
+            self._bytes -= self._held.pop(key, (None, 0))[1]
+
     def put(self, key: _K, value: _V, size: int) -> None:
         with self._lock:
             self._bytes += size - self._held.pop(key, (value, 0))[1]
@@ -275,11 +279,25 @@ class Tier:
         self.refresh()
 
     def refresh(self) -> None:
-        """Looks which manifests are the newest: one listing."""
+        """Looks which manifests are the newest: one listing. One that lacks what was there before
+        is old, or the object store was set back: `manifest` then asks by name, and says which."""
         newest: dict[tuple[str, int], int] = {}
         for found in self.objects.find(f"{MANIFESTS}/"):
             self._note(found, newest)
+        for place, known in self._listed.items():
+            if newest.get(place, 0) < known:
+                newest[place] = known
+                self._known.drop(place)
         self._listed = newest
+
+    def seek(self, topic: str, queue: int) -> None:
+        """Asks by name for manifests that are newer than what was listed: a listing may be old.
+        Raises: TierUnreachable."""
+        place = topic, queue
+        version = self._listed.get(place, 0) >> _SIZE_BITS
+        while (size := self.objects.size_of(manifest_key(topic, queue, version + 1))) is not None:
+            version += 1
+            self._listed[place] = _listed(version, size)
 
     @staticmethod
     def _note(found: StoredObject, newest: dict[tuple[str, int], int]) -> None:
@@ -322,8 +340,16 @@ class Tier:
         where = f"{self.objects.address}/{key}"
         if size > MANIFEST_MAX:
             raise TierDamaged(f"a manifest has {size} bytes", where)
-        data = bytes(self.objects.get(key, 0, size))
-        made = parse_manifest(data, topic, queue, version, where)
+        try:
+            made = self._asked_twice(
+                key, size, lambda data: parse_manifest(data, topic, queue, version, where)
+            )
+        except TierDamaged:
+            if self.objects.size_of(key) is not None:
+                raise
+            error = TierDamaged("a manifest that was there is gone", where)
+            error.next_step = "see whether the object store was set back, or its keys were deleted"
+            raise error from None
         if keep:
             self._known.put(place, made, size)
         return made
@@ -401,10 +427,18 @@ class Tier:
         key = page_key(topic, queue, page.number)
         rows = self._pages.get(key)
         if rows is None:
-            data = bytes(self.objects.get(key, 0, page.size))
-            rows = parse_page(data, page, f"{self.objects.address}/{key}")
+            where = f"{self.objects.address}/{key}"
+            rows = self._asked_twice(key, page.size, lambda data: parse_page(data, page, where))
             self._pages.put(key, rows, page.size)
         return rows
+
+    def _asked_twice(self, key: str, size: int, parse: Callable[[bytes], _V]) -> _V:
+        """Returns what is made of an object: what came may have been wrong, and not what is there.
+        Raises: TierDamaged, TierUnreachable."""
+        try:
+            return parse(bytes(self.objects.get(key, 0, size)))
+        except TierDamaged:
+            return parse(bytes(self.objects.get(key, 0, size)))
 
     def extents(
         self, topic: str, queue: int, first: int, end: int, times: tuple[int, int] = ALL_TIMES
@@ -427,13 +461,19 @@ class Tier:
         topic, queue = manifest.topic, manifest.queue
         manifest, older = spilled(manifest)
         if manifest.version > NUMBER_MAX or len(manifest.pages) + bool(older) > PAGES_MAX:
-            raise TierDamaged(f"{topic}/{queue} has as many versions or pages as there can be")
+            error = TierDamaged(f"{topic}/{queue} has as many versions or pages as there can be")
+            error.next_step = "a stranger wrote the last version: delete that object"
+            raise error
         if older:
             page, data = page_of(older, secrets.randbits(62))
             self._put_once(page_key(topic, queue, page.number), data, manifest)
             manifest = manifest._replace(pages=(*manifest.pages, page))
         data = manifest.encoded()
-        self._put_once(manifest_key(topic, queue, manifest.version), data, manifest)
+        try:
+            self._put_once(manifest_key(topic, queue, manifest.version), data, manifest)
+        except TierTaken:
+            self.seek(topic, queue)  # or an old listing would lead here again
+            raise
         self._listed[topic, queue] = _listed(manifest.version, len(data))
         self._known.put((topic, queue), manifest, len(data))
         return manifest

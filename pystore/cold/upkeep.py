@@ -19,7 +19,7 @@ from pystore.cold.tier import Tier, open_tier
 from pystore.native import ffi
 
 __all__ = ["SegmentWork", "TierAudit", "check_segments", "collect", "expired_below", "orphans",
-           "remove", "verify", "verify_units", "wrong_with"]  # fmt: skip
+           "remove", "set_epoch", "verify", "verify_units", "wrong_with"]  # fmt: skip
 
 #: What no manifest names may belong to a writer that is about to write its manifest, and what an
 #: older manifest names to a reader that has not looked for a newer one.
@@ -222,6 +222,20 @@ def remove(
     return taken
 
 
+def set_epoch(tier: Tier, epoch: int) -> int:
+    """Lets a writer of an epoch write to queues that have a manifest of a later one; returns how
+    many. For where no later master is left: a controller that began anew, a stranger. Raises:
+    TierTaken, TierUnreachable, TierDamaged."""
+    count = 0
+    for place in tier.queues():
+        manifest = tier.manifest(*place, fresh=True)
+        if manifest.epoch > epoch:
+            version = manifest.version + 1
+            tier.publish(manifest._replace(version=version, epoch=epoch, writer=tier.writer))
+            count += 1
+    return count
+
+
 def expired_below(tier: Tier, manifest: Manifest, before: int) -> int:
     """Returns the queue offset at which the first segment begins whose newest message was stored at
     `before`, in ms, or later. Raises: TierUnreachable, TierDamaged."""
@@ -273,8 +287,9 @@ def _is_ours(key: str) -> bool:
 
 def _named(tier: Tier, topic: str, queue: int) -> set[str] | None:
     """Returns the keys that a queue's newest manifest needs; None: it cannot be read."""
+    tier.seek(topic, queue)  # what an old listing does not have would go
     try:
-        manifest = tier.manifest(topic, queue)
+        manifest = tier.manifest(topic, queue, fresh=not tier.has(topic, queue))
         rows = tier.rows(manifest, 0, _FAR)
         return {tier.key_of(topic, queue, row.base) for row in rows} | _metadata_keys(manifest)
     except TierDamaged:

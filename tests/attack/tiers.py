@@ -26,7 +26,7 @@ import pystore
 from broker.services.cold.cold import Cold
 from broker.services.config import Config
 from pystore.cold.java import hand_over
-from pystore.cold.manifest import ManifestPage, Row, page_key
+from pystore.cold.manifest import ManifestPage, Row, page_key, with_sum
 from pystore.cold.places import MANIFESTS, broker_folder, manifest_key, object_name
 from pystore.cold.push import push
 from pystore.cold.reader import ColdReader
@@ -79,7 +79,8 @@ class Spoiled:
 
     def edit(self, change: Callable[[Any], Any]) -> None:
         value = json.loads(self.manifest().read_bytes())
-        self.manifest().write_bytes(json.dumps(change(value) or value).encode())
+        del value["crc"]
+        self.manifest().write_bytes(with_sum(json.dumps(change(value) or value).encode()))
 
     def segments(self) -> list[Path]:
         return sorted((self.root / self.topic / str(self.queue) / "COMMIT_LOG").iterdir(),

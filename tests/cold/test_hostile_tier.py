@@ -13,8 +13,8 @@ import pytest
 
 import pystore
 from pystore.cold.failures import NotATier, TierDamaged, TierUnreachable
-from pystore.cold.manifest import MANIFEST_MAX, ROWS_A_PAGE, ROWS_MAX
-from pystore.cold.objects import open_objects
+from pystore.cold.manifest import MANIFEST_MAX, ROWS_A_PAGE, ROWS_MAX, parse_manifest, with_sum
+from pystore.cold.objects import FolderObjects, open_objects
 from pystore.cold.push import push
 from pystore.cold.reader import ColdReader
 from pystore.cold.restore import restore, salvage
@@ -43,7 +43,8 @@ def manifest_file(tier: Tier) -> Path:
 def edit(tier: Tier, change: Callable[[Any], Any]) -> None:
     path = manifest_file(tier)
     value = json.loads(path.read_bytes())
-    path.write_bytes(json.dumps(change(value) or value).encode())
+    del value["crc"]
+    path.write_bytes(with_sum(json.dumps(change(value) or value).encode()))
 
 
 def set_row(number: int, name: str, value: Any) -> Callable[[Any], Any]:
@@ -64,7 +65,7 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "end": (lambda m: m.update(end=HUGE), "its segments end at offset"),
     "low": (lambda m: m.update(low=HUGE), "it begins at offset"),
     "next": (lambda m: m.update(next_base=0), "would begin within the last"),
-    "format": (lambda m: m.update(format=2), "it has format 2"),
+    "format": (lambda m: m.update(format=1), "it has format 1"),
     "topic": (lambda m: m.update(topic="../x"), "of another queue"),
     "list": (lambda m: [m], "a manifest is wrong"),
     "pages": (lambda m: m.update(pages=[[1] * 9] * 20_000), "it has 20000 pages"),
@@ -88,6 +89,26 @@ def open_own(tier: Tier) -> Tier:
     found = open_tier(tier.objects.address)
     assert isinstance(found, Tier)
     return found
+
+
+def test_a_wrong_byte_anywhere_in_a_manifest_is_found(tier: Tier):
+    data = manifest_file(tier).read_bytes()
+    for at in range(len(data)):
+        wrong = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        with pytest.raises(TierDamaged):
+            parse_manifest(wrong, "orders", 0, 1, "there")
+
+
+def test_a_manifest_that_came_wrong_is_asked_for_again(tier: Tier, monkeypatch: pytest.MonkeyPatch):
+    get, came = FolderObjects.get, iter([True])
+
+    def wrong_once(self: Any, key: str, start: int, end: int) -> bytes:
+        data = bytes(get(self, key, start, end))
+        return data[::-1] if "MANIFEST" in key and next(came, False) else data
+
+    monkeypatch.setattr(FolderObjects, "get", wrong_once)
+    assert open_own(tier).manifest("orders", 0).end > 0
+    assert next(came, None) is None
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff" * 50, b"[" * 100_000, b"null"])

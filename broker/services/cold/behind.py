@@ -116,7 +116,7 @@ class Behind:
         has another one under that name. Raises: StoreError."""
         place = info.topic, info.queue
         span = self._handle.span(*place)
-        if span is None:
+        if span is None or place in self._handle.damaged:  # what is there is not known
             return 0
         if self._same.get(place) != span.end:
             if not self._handle.is_same(info):

@@ -78,8 +78,9 @@ class Cold:
         if self.trouble is not None:
             return f"the tier cannot be used: {reason_of(self.trouble)}"
         if self.uploads.fenced:
-            return "nothing is written out: a later master writes there"
-        return next(iter(self.uploads.counts.strange.values()), "")
+            return f"nothing is written out: {self.uploads.fence}"
+        told = self.uploads.counts.strange or self.handle.gaps
+        return next(iter(told.values()), "")
 
     @property
     def level(self) -> str:
@@ -148,6 +149,8 @@ class Cold:
         tier = handle.tier
         if tier is None or handle.looked_s is None or began_s - handle.looked_s >= LOOK_S:
             tier = handle.look()
+            if not self._resting.is_set():
+                self.uploads.see_epoch()
         handle.see_deletions()
         self.behind.look()
         self._hold()

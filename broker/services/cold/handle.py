@@ -47,6 +47,10 @@ class TierHandle:
         self._deleted: dict[str, int] = {}
         #: Queues whose manifests could not be read at the last look, and why: others go on.
         self.damaged: dict[tuple[str, int], str] = {}
+        #: Queues that end in the tier before they begin here, and what is in neither.
+        self.gaps: dict[tuple[str, int], str] = {}
+        #: The latest epoch in which a queue was written to, as of the last look.
+        self.epoch = 0
         self.tier: Tier | None = None
         #: Why the tier could not be looked at the last time; None: it could.
         self.trouble: Exception | None = None
@@ -132,12 +136,7 @@ class TierHandle:
         with self._looking:
             try:
                 tier = self._listed()
-                self.damaged = {}
-                for place, found in tier.load_each():
-                    if isinstance(found, TierDamaged):
-                        self._note_damage(place, found)
-                    else:
-                        self.note(found)
+                self._take_over(tier)
                 self._hide_past(tier, self._store.deletions())
             except Exception as failed:
                 if self.trouble is None:
@@ -150,6 +149,35 @@ class TierHandle:
         for told in self.on_look:
             told()
         return tier
+
+    def _take_over(self, tier: Tier) -> None:
+        """Fetches manifests that are new. Raises: StoreError."""
+        begins = {(q.topic, q.queue): q.min_offset for q in self._store.queues()}
+        self.damaged, gaps, epoch = {}, {}, 0
+        for place, found in tier.load_each():
+            made: Manifest | TierDamaged | None = found
+            if isinstance(found, Manifest) and found.end < begins.get(place, 0):
+                tier.seek(*place)  # the listing may be old
+                made = self._manifest_of(tier, *place)
+            if isinstance(made, TierDamaged):
+                self._note_damage(place, made)
+            if not isinstance(made, Manifest):
+                continue
+            self.note(made)
+            epoch = max(epoch, made.epoch)
+            if 0 < made.end < begins.get(place, 0):
+                gaps[place] = self._gap(made, begins[place])
+        self.gaps, self.epoch = gaps, epoch
+
+    def _gap(self, manifest: Manifest, begin: int) -> str:
+        topic, queue = manifest.topic, manifest.queue
+        text = (
+            f"offsets {manifest.end} to {begin - 1} of {topic}/{queue} are neither here nor in the"
+            " tier"
+        )
+        if (topic, queue) not in self.gaps:
+            log.warning("The cold tier was set back, or a full disk took it: %s", text)
+        return text
 
     def _listed(self) -> Tier:
         if self.tier is None:

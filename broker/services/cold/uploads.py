@@ -104,7 +104,7 @@ class Uploads:
             self._delete_old(tier, limits)
             self._collect(tier)
         except TierTaken as taken:
-            self._look_who(tier, taken)
+            self._look_who(taken)
         except Exception as failed:
             self.counts.errors += not isinstance(failed, WriterStopped)
             raise
@@ -176,17 +176,28 @@ class Uploads:
             log.warning("Nothing is written out of a queue: %s", why)
         self.counts.strange[topic, number] = why
 
-    def _look_who(self, tier: Tier, taken: TierTaken) -> None:
+    def _look_who(self, taken: TierTaken) -> None:
         """Looks who has written: a later master, or one that was one until now."""
         self.counts.errors += 1
         self._handle.look()
-        found = (self._handle.manifest(*place) for place in tier.queues())
-        latest = max((each.epoch for each in found if each is not None), default=0)
-        if latest > self._epoch:
-            self.fenced = True
-            log.warning("Nothing is written out any more: there is a later master: %s", taken)
-        else:
+        self.see_epoch()
+        if not self.fenced:
             _quiet.warning("taken", "Another broker writes to the cold tier: %s", taken)
+
+    def see_epoch(self) -> None:
+        """Ends writing out where the last look found a later master, and goes on where none is
+        there any more."""
+        before, self.fenced = self.fenced, self._handle.epoch > self._epoch
+        if self.fenced and not before:
+            log.warning("Nothing is written out any more: %s", self.fence)
+
+    @property
+    def fence(self) -> str:
+        """What keeps this broker from writing out, and what to do where nobody else is to."""
+        return (
+            f"the tier was written to in epoch {self._handle.epoch}, and this master is of epoch"
+            f" {self._epoch}; if no later one is left: pystore cold epoch TIER {self._epoch}"
+        )
 
     # ---- taking away ----
 
