@@ -47,11 +47,23 @@ def check_queues(store: pystore.Store | pystore.Reader) -> int:
     return sum(map(len, expected.values()))
 
 
+def nameless(store: pystore.Store | pystore.Reader) -> set[int]:
+    """Places of records whose topic is zeros: it was in a page that a power failure took, and as
+    they have no properties everything else of them is whole. The report names each."""
+    places = {m.physical_offset for m in store.messages(check_crc=True) if "\0" in m.topic}
+    skipped = {i.start for i in store.report.items if i.action is pystore.Action.SKIPPED}
+    assert places <= skipped or store.report.items_dropped, (places, store.report)
+    return places
+
+
 def check_delivered(store: pystore.Store | pystore.Reader) -> set[int]:
     """Queues deliver each record of the log that is theirs, in its order; places of all records."""
     expected: dict[tuple[str, int], list[tuple[int, int]]] = {}
     places = set()
+    nowhere = nameless(store)
     for m in store.messages(check_crc=True):
+        if m.physical_offset in nowhere:
+            continue
         if m.topic != FILLER:
             places.add(m.physical_offset)
         if m.sys_flag & 0xC not in (PREPARED, ROLLBACK):
