@@ -33,7 +33,8 @@ __all__ = [
     "with_sum",
 ]  # fmt: skip
 
-FORMAT = 2
+#: The first format is this one without a sum at the end.
+UNSUMMED, FORMAT = 1, 2
 #: What comes before the sum of a manifest.
 _SUM = b',"crc":'
 #: No object is larger; what claims to be is refused before memory is taken for it.
@@ -222,9 +223,12 @@ def parse_manifest(data: bytes, topic: str, queue: int, version: int, where: str
     """Returns the manifest of a queue. Raises: TierDamaged naming what is wrong."""
     try:
         with _parsing:
-            found = _parsed(json.loads(data), topic, queue, version)
+            raw = json.loads(data)
+            found = _parsed(raw, topic, queue, version)
     except (ValueError, TypeError, KeyError, RecursionError) as wrong:
         raise _damaged(wrong, where) from None
+    if raw["format"] == UNSUMMED:
+        return found
     # After the rest, which says more of what a stranger has written.
     said, _, crc = data.rpartition(_SUM)
     if crc != b"%d}" % _crc(said):
@@ -238,7 +242,7 @@ def _damaged(wrong: Exception, where: str) -> TierDamaged:
 
 
 def _parsed(raw: Any, topic: str, queue: int, version: int) -> Manifest:
-    if raw["format"] != FORMAT:
+    if raw["format"] not in (UNSUMMED, FORMAT):
         raise ValueError(f"it has format {raw['format']!r}, and this program knows {FORMAT}")
     if (raw["topic"], raw["queue"], raw["version"]) != (topic, queue, version):
         raise ValueError("it is of another queue or version")

@@ -65,7 +65,7 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "end": (lambda m: m.update(end=HUGE), "its segments end at offset"),
     "low": (lambda m: m.update(low=HUGE), "it begins at offset"),
     "next": (lambda m: m.update(next_base=0), "would begin within the last"),
-    "format": (lambda m: m.update(format=1), "it has format 1"),
+    "format": (lambda m: m.update(format=3), "it has format 3"),
     "topic": (lambda m: m.update(topic="../x"), "of another queue"),
     "list": (lambda m: [m], "a manifest is wrong"),
     "pages": (lambda m: m.update(pages=[[1] * 9] * 20_000), "it has 20000 pages"),
@@ -97,6 +97,12 @@ def test_a_wrong_byte_anywhere_in_a_manifest_is_found(tier: Tier):
         wrong = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
         with pytest.raises(TierDamaged):
             parse_manifest(wrong, "orders", 0, 1, "there")
+
+
+def test_a_manifest_of_the_first_format_is_read(tier: Tier):
+    made = json.loads(manifest_file(tier).read_bytes())
+    made["format"] = made.pop("crc") and 1
+    assert parse_manifest(json.dumps(made).encode(), "orders", 0, 1, "there").end > 0
 
 
 def test_a_manifest_that_came_wrong_is_asked_for_again(tier: Tier, monkeypatch: pytest.MonkeyPatch):
