@@ -183,7 +183,8 @@ async def test_a_topic_that_is_made_again_begins_with_nothing(store_path):
 
 
 async def test_a_lite_topic_that_expires_while_a_client_waits_comes_back_to_it(store_path):
-    async with lite_broker(store_path, expiration=1, minLiteTTl=1000) as lt:
+    by_hand = {"minLiteTTl": 1000, "liteTtlCheckInterval": 3_600_000}
+    async with lite_broker(store_path, expiration=1, **by_hand) as lt:
         await lt.add("a")
         await lt.send("a", "0")
         answer = await lt.pop(poll=60_000)

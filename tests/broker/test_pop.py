@@ -681,7 +681,7 @@ async def test_progress_of_the_revive_topic_stops_at_the_first_open_check_point(
 
 async def test_progress_reads_no_acknowledgements(store_path, monkeypatch):
     """There are up to 32 for each check point, and it holds the loop as long as it reads."""
-    async with popping(store_path, reviveQueueNum=1) as p:
+    async with popping(store_path, reviveQueueNum=1, reviveInterval=3_600_000) as p:
         p.make_topic()
         p.put("a", "b", "c", "d")
         log, store = p.pop_service.log, p.broker.store
