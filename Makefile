@@ -54,7 +54,7 @@ CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 .PHONY: help setup build demo test test-c tsan tsan-net test-py test-busy test-cluster test-order test-dev judge upstream \
         attack crash crash-pop crash-lite crash-cold twin-cold crash-timers crash-ha chaos-ha model-ha crash-acting damage-meta museum museum-java campaign chaos fuzz bench \
         bench-c bench-peers bench-broker bench-clients pictures screens lint format typecheck errors findings codes logs metrics settings cli docs docs-check \
-        wheel test-wheel clean prepare proto $(C_RUNS) $(C_TSAN_RUNS)
+        wheel test-wheel clean prepare compiled proto $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -105,7 +105,7 @@ demo: build ## the round trip of the README, on the flights of 2013
 # The C tests need no .venv: they are built and run while it is made. One that fails ends neither the
 # others nor the Python suite, and is named again at the end.
 test: | build/.nghttp2 ## everything: C under sanitizers, threads, then the Python suite
-	@$(MAKE) -s -k -j$$(($(JOBS) + 1)) build prepare $(C_RUNS) $(C_TSAN_RUNS) $(C_BENCH_RUNS); c=$$?; \
+	@$(MAKE) -s -k -j$$(($(JOBS) + 1)) build prepare compiled $(C_RUNS) $(C_TSAN_RUNS) $(C_BENCH_RUNS); c=$$?; \
 	$(MAKE) -s build && { $(PYTEST); }; python=$$?; \
 	if [ $$c -ne 0 ]; then echo "C tests failed: $$(cd build/ctests && ls *.failed 2>/dev/null | xargs)" >&2; fi; \
 	[ $$c -eq 0 ] && [ $$python -eq 0 ]
@@ -342,6 +342,11 @@ prepare:
 	@if command -v go >/dev/null; then \
 	  cd tests/go && go build -o /dev/null . || true; \
 	fi >>build/prepare.log 2>&1
+
+# Workers of the Python suite start together and import the same modules: of a fresh tree and a fresh
+# .venv, each would compile all of them. One process does, while the C tests run. Errors are the suite's.
+compiled: build
+	@$(PY) -m pytest -q --collect-only >build/collected.log 2>&1 || true
 
 # Objects that only a chain of rules names are kept.
 .SECONDARY: $(ASAN_OBJECTS) $(TSAN_OBJECTS)
