@@ -112,6 +112,18 @@ class FolderObjects:
         self.root = root
         self.address = str(root)
         self._buffers = BufferPool()
+        self._seen = False
+
+    def _check_there(self) -> None:
+        """Refuses a folder that was there and is gone: where a mount ends, another one would be
+        made below it. Raises: TierUnreachable."""
+        try:
+            there = self.root.is_dir()
+        except OSError as failed:
+            raise _unreachable(failed, self.address) from failed
+        if self._seen and not there:
+            raise TierUnreachable("the folder of the tier was there, and is gone", self.address)
+        self._seen = self._seen or there
 
     def _path(self, key: str) -> Path:
         """Returns where an object lies. Raises: TierDamaged where that is not in the folder."""
@@ -128,6 +140,7 @@ class FolderObjects:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
+            self._check_there()
             raise TierDamaged("an object is not there", str(path)) from None
         except OSError as failed:
             raise _unreachable(failed, str(path)) from failed
@@ -144,11 +157,13 @@ class FolderObjects:
         try:
             return self._path(key).lstat().st_size
         except (FileNotFoundError, NotADirectoryError):
+            self._check_there()
             return None
         except OSError as failed:
             raise _unreachable(failed, key) from failed
 
     def put_new(self, key: str, data: bytes | bytearray) -> bool:
+        self._check_there()
         path = self._path(key)
         part = path.with_name(f"{path.name}.{os.getpid()}{_TEMPORARY}")
         try:
@@ -166,9 +181,11 @@ class FolderObjects:
             sync_folder(path.parent)
         except OSError as failed:
             raise _unreachable(failed, str(path)) from failed
+        self._seen = True
         return True
 
     def find(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
+        self._check_there()
         return self._below(prefix, after, time.time())
 
     def _below(self, prefix: str, after: str, now: float) -> Iterator[StoredObject]:

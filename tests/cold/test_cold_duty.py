@@ -10,6 +10,7 @@ from duty_kit import SEGMENT, bodies_of, cold_of, manifest_of, opened, settle, t
 
 import pystore
 from broker.broker import Broker
+from broker.services.cold import cold as cold_part
 from broker.services.cold.pace import PutBudget
 from broker.start_checks import read_start
 from pystore.cold.failures import NotATier, TierUnreachable
@@ -59,6 +60,28 @@ def test_retention_deletes_what_is_out_and_nothing_else(tmp_path: Path):
         everything = bodies_of(ColdReader(tmp_path / "cold"), "orders")
         assert len(everything) == 300
         assert bodies_of(store, "orders").items() <= everything.items()
+
+
+def test_nothing_goes_while_the_tier_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cold_part, "_ROUND_S", 0.0)
+    with opened(tmp_path / "store") as store:
+        cold = cold_of(store, tmp_path / "cold")
+        fill(store)
+        settle(cold, store)
+
+        def away() -> bool:
+            cold._stopping.set()
+            raise TierUnreachable("503 Slow Down", "s3://bucket")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(cold, "round", away)
+            cold._run()
+        assert store.clean(immediate=True).log_files == 0
+        cold.trouble = None  # of the round after it
+        cold.round()
+        assert store.clean(immediate=True).log_files > 0
 
 
 def test_a_disk_that_is_full_lets_go_only_if_it_is_told_to_and_says_so(tmp_path: Path):

@@ -12,7 +12,7 @@ import pytest
 from duty_kit import bodies_of, cold_of, opened, settle, tier_of
 
 import pystore
-from pystore.cold.failures import TierDamaged, TierTaken
+from pystore.cold.failures import NotATier, TierDamaged, TierTaken, TierUnreachable
 from pystore.cold.objects import StoredObject
 from pystore.cold.push import push
 from pystore.cold.reader import ColdReader
@@ -158,6 +158,33 @@ def test_what_an_older_state_and_the_store_both_lack_is_named(tmp_path: Path, st
     cold.handle.look()
     gap = f"offsets 600 to {begin - 1} of orders/0"
     assert cold.problem == f"{gap} are neither here nor in the tier"
+
+
+@pytest.mark.parametrize("left", ["an empty folder", "nothing"])
+def test_a_folder_whose_mount_is_away_is_not_an_empty_tier(
+    tmp_path: Path, store: pystore.Store, left: str
+):
+    root, away = tmp_path / "cold", tmp_path / "away"
+    running = cold_of(store, root)
+    settle(running, store)
+    root.rename(away)
+    if left == "an empty folder":
+        root.mkdir()
+    started = cold_of(store, root)
+    store.put("new", b"x", queue=0)
+    fill(store)
+    for cold, named in ((running, TierUnreachable), (started, NotATier)):
+        for _ in range(3):
+            with pytest.raises(named):
+                cold.round()
+                cold.handle.looked_s = None
+        assert store.clean(immediate=True).log_files == 0 or cold is running
+    assert list(root.rglob("*")) == []
+    shutil.rmtree(root, ignore_errors=True)
+    away.rename(root)
+    for cold in (running, started):
+        settle(cold, store)
+    check(root, 900)
 
 
 def test_a_later_epoch_of_nobody_s_fences_until_it_is_taken_away(

@@ -4,6 +4,7 @@ also writes out. docs/cold.md; docs/adr/010-cold-tier.md."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 
@@ -137,6 +138,8 @@ class Cold:
                 _quiet.warning(type(failed), "The cold tier rests after an error: %s", failed)
                 self.trouble = failed
                 pause_s = failed_s = min(2 * failed_s, _PAUSE_MAX_S)
+                with contextlib.suppress(StoreError):
+                    self._hold()
             except Exception as defect:
                 log.exception("The cold tier rests after a defect")
                 self.trouble, pause_s = defect, _PAUSE_MAX_S
@@ -164,8 +167,10 @@ class Cold:
             self._hold()
 
     def _hold(self) -> None:
-        """Tells the store how far everything is out, and says what a full disk has taken beyond."""
-        border, log_min = self.behind.out_to, self._store.info().log_min
+        """Tells the store how far everything is out, and says what a full disk has taken beyond.
+        What is out in a tier that does not answer stays here, too."""
+        border = self.behind.out_to if self.trouble is None else 0
+        log_min = self._store.info().log_min
         lets_go = limits_of(self._settings).lets_go
         # Without a border nothing goes; but a round of retention may have gone on by the last one.
         if log_min > self._told and (border or lets_go):
@@ -174,5 +179,5 @@ class Cold:
                 "The disk was full: %d bytes of the log are gone that the cold tier does not have",
                 log_min - self._told,
             )
-        self._told, self.lack = max(border, log_min), self.behind.lack()
+        self._told, self.lack = max(border, log_min, self._told), self.behind.lack()
         self._store.keep_beyond(border, lets_go=lets_go)

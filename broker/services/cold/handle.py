@@ -13,10 +13,11 @@ from collections.abc import Callable
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from pystore import QueueInfo, Store
-from pystore.cold.failures import TierDamaged
+from pystore.cold.failures import NotATier, TierDamaged
 from pystore.cold.manifest import Manifest
 from pystore.cold.push import continues
 from pystore.cold.tier import QueueSpan, Tier, new_tier, refuse_upstreams, span_of
+from pystore.files import make_folders, read_file, write_whole
 
 __all__ = ["TierHandle"]
 
@@ -27,6 +28,8 @@ _quiet = RateLimitedLogger(log)
 _DAMAGED_MAX = 1000
 #: A topic whose deletion was asked for is gone by then, or that failed.
 _SOON_S = 60.0
+#: A file of the store, with the address at which it has something in a tier.
+MARK = "tieredStore.txt"
 
 
 class TierHandle:
@@ -56,6 +59,8 @@ class TierHandle:
         self.trouble: Exception | None = None
         #: time.monotonic() of the last look that succeeded; None: there was none.
         self.looked_s: float | None = None
+        #: The store says that something is out.
+        self._marked = False
         #: Called in the thread that looked, after a look that succeeded.
         self.on_look: list[Callable[[], None]] = []
         #: Called with topic and queue whose span is another one, in whatever thread.
@@ -153,6 +158,7 @@ class TierHandle:
     def _take_over(self, tier: Tier) -> None:
         """Fetches manifests that are new. Raises: StoreError."""
         begins = {(q.topic, q.queue): q.min_offset for q in self._store.queues()}
+        self._check_mark(bool(tier.queues()))
         self.damaged, gaps, epoch = {}, {}, 0
         for place, found in tier.load_each():
             made: Manifest | TierDamaged | None = found
@@ -168,6 +174,25 @@ class TierHandle:
             if 0 < made.end < begins.get(place, 0):
                 gaps[place] = self._gap(made, begins[place])
         self.gaps, self.epoch = gaps, epoch
+
+    def _check_mark(self, there: bool) -> None:
+        """Notes in the store that something is out, and refuses an address where that is gone: an
+        empty folder is what a mount leaves behind. Raises: NotATier, StoreError."""
+        mark, said = self._store.path / "config" / MARK, f"{self.address}\n".encode()
+        if self._marked:
+            return
+        marked = read_file(mark) == said
+        self._marked = marked and there
+        if marked and not there:
+            error = NotATier("messages of this store were written out to it, and it is empty",
+                             self.address)  # fmt: skip
+            error.next_step = f"mount it, or bring it back; to begin anew there, delete {mark}"
+            raise error
+        if there and not marked:
+            mode = self._store.settings.file_mode
+            make_folders(mark.parent, mode)
+            write_whole(mark, said, mode=mode)
+            self._marked = True
 
     def _gap(self, manifest: Manifest, begin: int) -> str:
         topic, queue = manifest.topic, manifest.queue
