@@ -525,7 +525,7 @@ def test_hosts_that_are_not_named_may_not_follow(given: dict[str, Any], tmp_path
         assert replication.trusts("127.0.0.1") == ("aclEnable" in given)
         with socket.create_connection(("127.0.0.1", broker.settings["haListenPort"])) as sock:
             sock.sendall(struct.pack(">q", 0))
-            sock.settimeout(10)
+            sock.settimeout(BOUND_S)
             if "aclEnable" not in given:
                 with contextlib.suppress(ConnectionError):
                     assert sock.recv(1) == b""
