@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,18 @@ def test_nothing_goes_while_the_tier_does_not_answer(
         cold.trouble = None  # of the round after it
         cold.round()
         assert store.clean(immediate=True).log_files > 0
+
+
+def test_a_tier_that_is_slow_is_asked_no_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """What rounds rest for is the processor that they took."""
+    with opened(tmp_path / "store") as store:
+        cold = cold_of(store, tmp_path / "cold")
+        cold.round()
+        monkeypatch.setattr(cold.handle, "see_deletions", lambda: time.sleep(0.5))
+        cold.round()
+        assert cold._looking_s < 0.5
 
 
 def test_a_disk_that_is_full_lets_go_only_if_it_is_told_to_and_says_so(tmp_path: Path):

@@ -13,10 +13,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from waiting import until_async
 
 from broker.services.cold import cold
+from pystore.cold import objects
 from pystore.cold.tier import new_tier
 from pystore.cold.upkeep import verify
+from tests.cold.faulty_s3 import FaultyS3, faulty_s3
 from tests.cold.twins import TOPICS, Asking, Twins
 
 REQUESTS = int(os.environ.get("PS_COLD_TWINS", "0"))
@@ -47,6 +50,43 @@ def test_who_asks_does_not_notice_that_messages_are_in_the_tier(
     monkeypatch.setattr(cold, "_ROUND_S", 0.01)
     rng = random.Random(seed if REQUESTS else 49)
     asyncio.run(ask_both(tmp_path, str(tmp_path / "cold"), rng, REQUESTS or 300))
+
+
+async def ask_beside_faults(root: Path, tier: str, server: FaultyS3, requests: int) -> None:
+    twins = Twins(root, tier, random.Random(7))
+    await twins.start()
+    try:
+        await twins.burst(200)
+        server.fails = True
+        await twins.thin.thin_out()
+        asking = Asking(twins)
+        while asking.asked < requests:
+            await asking.one()
+        server.away = True
+        await twins.burst(50)
+        await until_async(lambda: server.faults["away"] > 0, "somebody asks")
+        await twins.thin.stop()
+        server.away = False
+        await twins.thin.start()
+        await twins.thin.thin_out()
+        while asking.asked < requests + 20:
+            await asking.one()
+    finally:
+        server.away = server.fails = False
+        await twins.stop()
+
+
+def test_who_asks_does_not_notice_that_the_object_store_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3: str
+):
+    """One request in five is refused, lost, cut, late or wrong; and it is away for a while."""
+    monkeypatch.setattr(cold, "_ROUND_S", 0.01)
+    monkeypatch.setattr(objects, "_ANSWER_S", 1)
+    with faulty_s3(os.environ["AWS_ENDPOINT_URL"], random.Random(8)) as server:
+        asyncio.run(ask_beside_faults(tmp_path, f"{s3}/faults", server, REQUESTS // 10 or 50))
+    print(dict(server.faults))
+    assert set(server.faults) >= {"away", "closed", "lost", "cut"}
+    assert verify(new_tier(f"{s3}/faults", "DefaultCluster", "DEFAULT_BROKER")).wrong == []
 
 
 async def lose_the_disk(root: Path, rng: random.Random) -> None:

@@ -69,7 +69,8 @@ class Cold:
         self.lack, self.well_s = Lack(), time.monotonic()
         #: Below it nothing is missed that is gone.
         self._told = store.info().log_min
-        #: How long the last round took to look.
+        #: What the last round took to look, of a processor: a tier that is slow, and a machine that
+        #: does other work, are no reason to look less often.
         self._looking_s = 0.0
         self._hold()  # until it is known what is out there, everything
 
@@ -147,17 +148,17 @@ class Cold:
     def round(self) -> bool:
         """Looks at the tier and at the store, and writes out; returns whether there is more at
         once. Raises: WriterStopped, StoreError."""
-        handle, began_s = self.handle, time.monotonic()
+        handle, began_s = self.handle, time.thread_time()
         self._hold()
         tier = handle.tier
-        if tier is None or handle.looked_s is None or began_s - handle.looked_s >= LOOK_S:
+        if tier is None or handle.looked_s is None or time.monotonic() - handle.looked_s >= LOOK_S:
             tier = handle.look()
             if not self._resting.is_set():
                 self.uploads.see_epoch()
         handle.see_deletions()
         self.behind.look()
         self._hold()
-        self._looking_s = time.monotonic() - began_s
+        self._looking_s = time.thread_time() - began_s
         if self._resting.is_set():
             return False
         try:
