@@ -90,6 +90,7 @@ LONGEST = (
     "interop/",
     "broker/test_transactions.py",
     "java/",
+    "tidy/",
     "crash/",
 )
 #: Files of spark/ that share the second session; the rest of the folder shares the first. There are
@@ -166,6 +167,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
                 return nodeid
             if "[spark " in nodeid:  # verbs that start a session, or use the one that is there
                 return "tests/spark second"
+            if file.startswith("tests/tidy/"):  # which parse each file of the product once
+                return "tests/tidy"
             stem = Path(file).stem
             if not file.startswith("tests/spark/") or stem in SPARK_ALONE:
                 return file

@@ -50,7 +50,7 @@ SMALL = {"mappedFileSizeCommitLog": 1 << 20, "brokerName": NAME}
 
 
 def make(address: str) -> None:
-    """Makes the topic and the groups, or what of them a broker takes that is no master any more."""
+    """Makes the topic and the groups, or what of them a broker takes that is no longer a master."""
     made = {
         "topic": "chat", "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4",
         "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 import pytest
+from parsed import PACKAGES, ROOT, modules, nodes_of
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("broker", "pystore", "pyspark_rocketmq", "pytest_rocketmq", "spark_ext", "tools")
 VERB = re.compile(r"[A-Z][a-z]+s\b")
 #: What ends like a verb and is none.
 OTHERS = {
@@ -39,9 +37,9 @@ def is_verb_of_the_program(function: Function) -> bool:
     return function.name == "run" or session
 
 
-def without_verb(source: str) -> Iterator[tuple[int, str]]:
+def without_verb(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yields line and first words of each docstring of a function that begins otherwise."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if not isinstance(node, Function) or is_property(node) or is_verb_of_the_program(node):
             continue
         text = ast.get_docstring(node) or ""
@@ -53,12 +51,11 @@ def without_verb(source: str) -> Iterator[tuple[int, str]]:
 
 
 def test_docstrings_begin_with_a_verb() -> None:
-    found = []
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            name = path.relative_to(ROOT).as_posix()
-            text = path.read_text(encoding="utf-8")
-            found += [f"{name}:{line} {words!r}" for line, words in without_verb(text)]
+    found = [
+        f"{path.relative_to(ROOT).as_posix()}:{line} {words!r}"
+        for path in modules(*PACKAGES, "tools")
+        for line, words in without_verb(nodes_of(path))
+    ]
     assert not found, "\n".join(found)
 
 
@@ -67,7 +64,7 @@ def test_docstrings_begin_with_a_verb() -> None:
     ["Whether it is there.", "Raises: Misuse.", "Of the topics.", "Messages of a queue.", "how"],
 )
 def test_what_begins_otherwise_is_found(text: str) -> None:
-    assert list(without_verb(f'def f():\n    """{text}"""'))
+    assert list(without_verb(ast.walk(ast.parse(f'def f():\n    """{text}"""'))))
 
 
 @pytest.mark.parametrize(
@@ -80,4 +77,4 @@ def test_what_begins_otherwise_is_found(text: str) -> None:
     ],
 )
 def test_what_begins_well_is_left_alone(source: str) -> None:
-    assert not list(without_verb(source))
+    assert not list(without_verb(ast.walk(ast.parse(source))))

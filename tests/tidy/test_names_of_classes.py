@@ -6,10 +6,9 @@ import ast
 import functools
 import re
 from collections import defaultdict
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("pystore", "broker", "spark_ext", "pyspark_rocketmq", "pytest_rocketmq")
+from parsed import ROOT, modules, nodes_of
+
 #: Public names, which stay: two packages, or two rooms, have one each.
 PUBLIC = {"Action", "Message", "Salvaged"}
 #: Participles stand for a thing that they do not name; those without -ed:
@@ -24,18 +23,13 @@ PARTICIPLE = re.compile(rf"_?([A-Z][a-z]+)?([A-Z][a-z]*[^e]ed|{IRREGULAR})$")
 def classes() -> dict[str, list[tuple[str, frozenset[str]]]]:
     """Name -> where it is defined, and the names of its bases."""
     found = defaultdict(list)
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ClassDef):
-                    bases = frozenset(ast.unparse(base).rpartition(".")[2] for base in node.bases)
-                    where = f"{path.relative_to(ROOT)}:{node.lineno}"
-                    found[node.name].append((where, bases))
+    for path in modules():
+        for node in nodes_of(path):
+            if isinstance(node, ast.ClassDef):
+                bases = frozenset(ast.unparse(base).rpartition(".")[2] for base in node.bases)
+                where = f"{path.relative_to(ROOT)}:{node.lineno}"
+                found[node.name].append((where, bases))
     return dict(found)
-
-
-def modules() -> list[Path]:
-    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 
 def is_error(name: str) -> bool:

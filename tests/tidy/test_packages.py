@@ -8,33 +8,31 @@ import functools
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from parsed import PACKAGES, ROOT, modules, nodes_of
 from waiting import BOUND_S
 
 from tools.render_api import MODULES
 
-ROOT = Path(__file__).resolve().parents[2]
 #: Methods of every named tuple, whose names begin with an underscore by its own rule.
 NAMED_TUPLE = {"_replace", "_asdict", "_fields", "_make"}
-PACKAGES = ("pystore", "broker", "spark_ext", "pyspark_rocketmq", "pytest_rocketmq")
+Nodes = Iterable[ast.AST]
 
 
-@functools.cache
-def trees(package: str, kind: str = "py") -> list[tuple[str, ast.Module]]:
-    paths = sorted((ROOT / package).rglob(f"*.{kind}"))
-    return [(str(p.relative_to(ROOT)), ast.parse(p.read_text(encoding="utf-8"))) for p in paths]
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
 
 
 def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-def private_imports(package: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+def private_imports(package: str, nodes: Nodes) -> Iterator[tuple[int, str]]:
     """Private modules and names that a file imports from another package of ours."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{each.name}" for each in node.names]
         elif isinstance(node, ast.Import):
@@ -47,9 +45,9 @@ def private_imports(package: str, tree: ast.Module) -> Iterator[tuple[int, str]]
                 yield node.lineno, name
 
 
-def defined(tree: ast.Module) -> Iterator[str]:
+def defined(nodes: Nodes) -> Iterator[str]:
     """Names that a file gives to something: functions, classes, variables, attributes, slots."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -61,8 +59,8 @@ def defined(tree: ast.Module) -> Iterator[str]:
             yield node.value
 
 
-def private_attributes(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
+def private_attributes(nodes: Nodes) -> Iterator[tuple[int, str]]:
+    for node in nodes:
         if isinstance(node, ast.Attribute) and is_private(node.attr):
             yield node.lineno, node.attr
 
@@ -70,17 +68,16 @@ def private_attributes(tree: ast.Module) -> Iterator[tuple[int, str]]:
 @functools.cache
 def names_of(package: str) -> set[str]:
     """What the files of a package define, and what its modules in C do, by their stubs."""
-    return {
-        name for kind in ("py", "pyi") for _, tree in trees(package, kind) for name in defined(tree)
-    }
+    files = modules(package) + modules(package, kind="pyi")
+    return {name for path in files for name in defined(nodes_of(path))}
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_private_import_of_another_package(package: str) -> None:
     found = [
-        f"{path}:{line} imports {name}"
-        for path, tree in trees(package)
-        for line, name in private_imports(package, tree)
+        f"{name_of(path)}:{line} imports {name}"
+        for path in modules(package)
+        for line, name in private_imports(package, nodes_of(path))
     ]
     assert not found, "\n".join(found)
 
@@ -91,27 +88,28 @@ def test_no_private_attribute_of_another_package(package: str) -> None:
     theirs = set().union(*(names_of(each) for each in PACKAGES if each != package))
     theirs -= names_of(package) | NAMED_TUPLE
     found = [
-        f"{path}:{line} uses .{name}"
-        for path, tree in trees(package)
-        for line, name in private_attributes(tree)
+        f"{name_of(path)}:{line} uses .{name}"
+        for path in modules(package)
+        for line, name in private_attributes(nodes_of(path))
         if name in theirs
     ]
     assert not found, "\n".join(found)
 
 
 def test_the_tests_above_see_what_they_look_for() -> None:
-    tree = ast.parse("from pystore._lib import x\nfrom pystore import _y\nstore._put(1)\n")
-    assert list(private_imports("broker", tree)) == [(1, "pystore._lib.x"), (2, "pystore._y")]
-    assert list(private_imports("pystore", tree)) == []
-    assert list(private_attributes(tree)) == [(3, "_put")]
+    source = "from pystore._lib import x\nfrom pystore import _y\nstore._put(1)\n"
+    nodes = list(ast.walk(ast.parse(source)))
+    assert list(private_imports("broker", nodes)) == [(1, "pystore._lib.x"), (2, "pystore._y")]
+    assert list(private_imports("pystore", nodes)) == []
+    assert list(private_attributes(nodes)) == [(3, "_put")]
 
 
 def test_pystore_names_no_other_package_as_text() -> None:
     """An import by its name as text would hide an arrow that points up."""
     pattern = re.compile(r"""["'](broker|spark_ext|pyspark_rocketmq)\.[a-z_.:]+["']""")
     found = [
-        f"{path.relative_to(ROOT)}: {match[0]}"
-        for path in sorted((ROOT / "pystore").rglob("*.py"))
+        f"{name_of(path)}: {match[0]}"
+        for path in modules("pystore")
         for match in pattern.finditer(path.read_text(encoding="utf-8"))
     ]
     assert not found, "\n".join(found)
@@ -131,10 +129,9 @@ def test_the_root_of_pystore_holds_what_is_public() -> None:
 def test_only_native_loads_the_core() -> None:
     """The check that core and Python files belong together is in pystore/native/__init__.py."""
     found = [
-        path
-        for package in PACKAGES
-        for path, tree in trees(package)
-        for node in ast.walk(tree)
+        name_of(path)
+        for path in modules()
+        for node in nodes_of(path)
         if isinstance(node, ast.ImportFrom) and node.module == "pystore.native._core"
     ]
     assert found == ["pystore/native/__init__.py"]

@@ -14,7 +14,8 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from test_one_place import ROOT, product
+from parsed import ROOT, tree_of
+from test_one_place import product
 
 #: Attributes that are sentences, whatever has them.
 SENTENCES = {"meaning", "next_step", "java", "fix", "remark", "strerror"}
@@ -157,10 +158,10 @@ def _scopes(tree: ast.Module) -> Iterator[tuple[ast.AST, list[ast.AST]]]:
         yield scope, own
 
 
-def looks_in(text: str) -> list[int]:
+def looks_in(tree: ast.Module) -> list[int]:
     """Returns the lines of Python source that look into a sentence."""
     found: list[int] = []
-    for _, nodes in _scopes(ast.parse(text)):
+    for _, nodes in _scopes(tree):
         walk = _Walk(set(), set())
         telling = [node for node in nodes if isinstance(node, _TELLING)]
         while sum(walk.learn(node) for node in telling):
@@ -190,7 +191,7 @@ def looks_in_c(text: str) -> list[int]:
     ],
 )
 def test_a_look_into_a_sentence_is_found(look: str) -> None:
-    assert looks_in(look)
+    assert looks_in(ast.parse(look))
 
 
 @pytest.mark.parametrize(
@@ -202,7 +203,7 @@ def test_a_look_into_a_sentence_is_found(look: str) -> None:
     ],
 )
 def test_what_shows_a_sentence_is_no_look(use: str) -> None:
-    assert not looks_in(use)
+    assert not looks_in(ast.parse(use))
 
 
 def test_a_look_of_c_is_found() -> None:
@@ -215,8 +216,8 @@ def test_no_code_looks_into_a_sentence_for_people() -> None:
     for path in product():
         text = (ROOT / path).read_text(encoding="utf-8")
         lines = text.splitlines()
-        look = looks_in if path.suffix == ".py" else looks_in_c
-        for number in look(text):
+        is_python = path.suffix == ".py"
+        for number in looks_in(tree_of(ROOT / path)) if is_python else looks_in_c(text):
             allowed = ALLOWED.get(path.as_posix())
             if allowed is None or not re.search(allowed, lines[number - 1]):
                 found.append(f"{path}:{number}: {lines[number - 1].strip()}")

@@ -7,13 +7,13 @@ import itertools
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+from parsed import PACKAGES, ROOT, nodes_of
 
-ROOT = Path(__file__).resolve().parents[2]
 COLUMNS_MAX = 100
 FUNCTION_LINES_MAX = 60
 FOLDERS_WITHOUT_README = {"build", "dist"}
@@ -190,21 +190,31 @@ def test_c_knows_nothing_of_python():
 # ---- Python ----
 
 
+@cache
+def seen_in(path: Path) -> tuple[list[int], list[tuple[int, str, int]]]:
+    """Lines of bare excepts, and functions. Trees of tests are not kept: few look at them."""
+    if path.relative_to(ROOT).parts[0] in PACKAGES:
+        nodes = nodes_of(path)
+    else:
+        nodes = tuple(ast.walk(ast.parse(read(path))))
+    bare = [n.lineno for n in nodes if isinstance(n, ast.ExceptHandler) and n.type is None]
+    return bare, list(python_functions(nodes))
+
+
 def test_no_bare_except():
     complain(
         [
-            place(path, node.lineno, "bare except")
+            place(path, line, "bare except")
             for path in with_suffix(".py")
-            for node in ast.walk(ast.parse(read(path)))
-            if isinstance(node, ast.ExceptHandler) and node.type is None
+            for line in seen_in(path)[0]
         ]
     )
 
 
-def python_functions(text: str) -> Iterator[tuple[int, str, int]]:
+def python_functions(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str, int]]:
     """(line, name, lines) of each function; its docstring is not counted, as comments before a
     function of C are not."""
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
             count = node.end_lineno - node.lineno + 1
@@ -219,7 +229,7 @@ def test_python_functions_are_short():
         [
             place(path, line, f"{name} has {count} lines")
             for path in with_suffix(".py")
-            for line, name, count in python_functions(read(path))
+            for line, name, count in seen_in(path)[1]
             if count > FUNCTION_LINES_MAX
         ]
     )
@@ -422,7 +432,7 @@ def test_checker_counts_lines_of_a_function():
 
 def test_checker_counts_lines_of_python():
     text = 'def f(\n    x,\n):\n    """One\n    two."""\n    return x\n'
-    assert list(python_functions(text)) == [(1, "f", 4)]
+    assert list(python_functions(ast.walk(ast.parse(text)))) == [(1, "f", 4)]
 
 
 def test_checker_sees_calls_but_not_words():

@@ -186,7 +186,7 @@ class TierHandle:
         if marked and not there:
             error = NotATier("messages of this store were written out to it, and it is empty",
                              self.address)  # fmt: skip
-            error.next_step = f"mount it, or bring it back; to begin anew there, delete {mark}"
+            error.next_step = f"mount it, or bring it back; to start over there, delete {mark}"
             raise error
         if there and not marked:
             mode = self._store.settings.file_mode
