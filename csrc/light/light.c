@@ -1074,10 +1074,11 @@ int ps_light_load(ps_light *l, ps_io *io, const char *root, bool readonly, int64
     return code;
 }
 
-bool ps_light_last(ps_light *l, ps_light_unit *out, const ps_light_queue **queue) {
+bool ps_light_before(ps_light *l, int64_t *at, ps_light_unit *out, const ps_light_queue **queue) {
     ps_error e;
     lg_slot s = {0};
-    for (int64_t at = slot_count(l) - 1; at >= l->lt_first && read_slot(l, at, &s, &e) == 0; at--) {
+    if (*at > slot_count(l)) *at = slot_count(l);
+    while (--*at >= l->lt_first && read_slot(l, *at, &s, &e) == 0) {
         *queue = s.kind == LG_UNIT ? ps_light_numbered(l, s.number) : NULL;
         if (*queue == NULL) continue;
         *out = (ps_light_unit){s.offset, s.physical, s.tags_code, s.size};

@@ -98,8 +98,9 @@ typedef struct ps_light {
 int ps_light_load(ps_light *l, ps_io *io, const char *root, bool readonly, int64_t log_min,
                   int64_t log_end, ps_error *e);
 void ps_light_free(ps_light *l);
-/* The last unit and the name of its queue; false: there is none. */
-bool ps_light_last(ps_light *l, ps_light_unit *out, const ps_light_queue **queue);
+/* The last unit before slot *at, of those whose queues are there, and its queue; *at: its slot.
+ * False: there is none. */
+bool ps_light_before(ps_light *l, int64_t *at, ps_light_unit *out, const ps_light_queue **queue);
 /* Forgets everything, so that it is rebuilt from the log. */
 int ps_light_reset(ps_light *l, ps_error *e);
 

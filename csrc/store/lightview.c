@@ -31,20 +31,36 @@ static bool is_of_queue(const ps_record *r, const ps_light_unit *u, const char *
     return false;
 }
 
+/* Whether the log has this unit of the queue. */
+static bool is_in_log(ps_store *s, const ps_light_unit *u, const ps_light_queue *q) {
+    char name[PS_LIGHT_NAME_MAX];
+    const uint8_t *at;
+    ps_mapfile *mf;
+    ps_record r;
+    int32_t len = ps_light_name(&s->st_light, q, name);
+    bool found = find_record(s, u->physical, &mf, &at, &r) && is_of_queue(&r, u, name, len);
+    ps_mapfile_unref(mf);
+    return found;
+}
+
 /* Whether the log has what the files say last. */
 static bool is_of_this_log(ps_store *s) {
     const ps_light_queue *q;
-    const uint8_t *at;
     ps_light_unit u;
-    ps_mapfile *mf;
-    ps_record r;
-    if (!ps_light_last(&s->st_light, &u, &q) || u.physical < atomic_load(&s->st_log.lg_min))
-        return true;
-    char name[PS_LIGHT_NAME_MAX];
-    int32_t len = ps_light_name(&s->st_light, q, name);
-    bool found = find_record(s, u.physical, &mf, &at, &r) && is_of_queue(&r, &u, name, len);
-    ps_mapfile_unref(mf);
-    return found;
+    int64_t at = INT64_MAX;
+    return !ps_light_before(&s->st_light, &at, &u, &q) ||
+           u.physical < atomic_load(&s->st_log.lg_min) || is_in_log(s, &u, q);
+}
+
+/* The place of the first unit whose record the log has lost; `end`: there is none. Only damage that
+ * this open has met can have taken one without taking all that follow. */
+static int64_t first_lost(ps_store *s, int64_t end) {
+    const ps_light_queue *q;
+    ps_light_unit u;
+    int64_t at = INT64_MAX, lost = end;
+    while (ps_light_before(&s->st_light, &at, &u, &q) && u.physical >= s->st_light_doubt)
+        if (!is_in_log(s, &u, q)) lost = u.physical;
+    return lost;
 }
 
 /* Records of one file of the log; what is not a record ends it: recovery closed over what could
@@ -89,6 +105,11 @@ static int begin_locked(ps_store *s, ps_error *e) {
     int64_t end = atomic_load(&s->st_dispatcher.ds_end);
     int64_t min = atomic_load(&s->st_log.lg_min);
     int code = ps_light_load(&s->st_light, s->st_io, s->st_root, s->st_readonly, min, end, e);
+    int64_t lost = code == 0 ? first_lost(s, end) : end;
+    if (lost < end) {
+        ps_light_free(&s->st_light);
+        code = ps_light_load(&s->st_light, s->st_io, s->st_root, s->st_readonly, min, lost, e);
+    }
     if (code == 0 && !is_of_this_log(s)) code = ps_light_reset(&s->st_light, e);
     if (code == 0) code = scan_log(s, end, e);
     if (code < 0) {

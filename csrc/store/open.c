@@ -100,6 +100,7 @@ static ps_store *store_new(const ps_conf *conf, ps_io *io, bool readonly, ps_err
     ps_aside_init(&s->st_aside, s->st_io, s->st_root);
     s->st_readonly = readonly;
     s->st_lock_fd = s->st_sender_fd = s->st_light_fd = -1;
+    s->st_light_doubt = INT64_MAX;
     s->st_places.pl_io = s->st_io;
     s->st_levels.count = conf->level_count;
     memcpy(s->st_levels.delay_ms, conf->level_delay_ms, sizeof s->st_levels.delay_ms);

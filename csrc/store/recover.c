@@ -482,6 +482,7 @@ static int resume_scan(scan *c, ps_mapfile *mf, ps_error *e) {
     /* A blank that fills its file, and what follows is in the next one: as it should be. */
     if (next < 0 || (c->outcome == PS_REC_BLANK && next >= mf->mf_base + mf->mf_size)) return 0;
     if (c->outcome == PS_REC_BLANK) c->outcome = PS_REC_SIZE;
+    if (c->at < c->s->st_light_doubt) c->s->st_light_doubt = c->at;
     ps_report_add(c->report, PS_ACTION_SKIPPED, c->at, next, -1, "commitlog",
                   ps_rec_outcome_name(c->outcome));
     for (int64_t at = c->at; at < next && code == 0;) {

@@ -110,6 +110,7 @@ struct ps_store {
     ps_arrivals st_arrivals;
     _Atomic bool st_light_on; /* light queues are served (lights.h) */
     int st_light_fd;          /* eventfd of who listens for them, -1: nobody; dispatch lock */
+    int64_t st_light_doubt;   /* of the first damage that recovery met: see first_lost */
     ps_light st_light;
     ps_index *st_index;            /* NULL: messageIndexEnable is false */
     _Atomic int64_t st_index_tail; /* readers: records from here on may lack their entries */

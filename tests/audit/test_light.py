@@ -149,6 +149,25 @@ def test_a_repair_mends_what_is_sound_and_wrong(
     assert (folder(root) / SLOTS).read_bytes() == harmed
 
 
+def test_a_record_that_a_crash_took_is_in_no_light_queue(root: Path):
+    """Its units may be on the disk, and later records, too; the open makes a chain of these."""
+    with pystore.Reader(root) as reader:
+        wanted = seen(reader)
+    lost = [record for record in damage.records(root) if record.topic == "parent"][200]
+    raw = lost.file.read_bytes()[lost.at :][: lost.size]
+    named = [name for name, records in wanted.items() if raw in records]
+    damage.write(lost.file, lost.at, bytes(lost.size))
+    damage.crash(root)
+    (root / "checkpoint").write_bytes(bytes(4096))
+    with pystore.open(root) as store:
+        for name in wanted:
+            found = [row.raw for row in store.lights.read(name, 0, 64)]
+            assert found == [each for each in wanted[name] if each != raw]
+            assert store.lights.range(name) == (0, len(wanted[name]))
+    assert len(named) == 2
+    assert verify(root).errors == []
+
+
 def test_a_rebuild_makes_them_again(root: Path):
     with pystore.Reader(root) as reader:
         wanted = seen(reader)
