@@ -58,7 +58,7 @@ class FaultyS3(ThreadingHTTPServer):
             return kind
 
     def handle_error(self, *_: object) -> None:
-        """A client that no longer waits is no error."""
+        """Says nothing of a client that no longer waits."""
 
 
 class _Handler(BaseHTTPRequestHandler):
