@@ -16,7 +16,6 @@ import pystore
 from pystore.store.timers import Timers
 
 HERE = Path(__file__).parent
-YEARS_MS = 20 * 366 * 86_400_000
 
 
 def lines(name):

@@ -12,7 +12,6 @@ import pystore
 
 LONG_RETRY = "%RETRY%" + "g" * 121, "%RETRY%" + "retry-group_" * 20 + "end"
 TAGS = ("TagA", "TagB", "标签", "AaAa", "BBBB", "polygenelubricants", "🚀tag", None)
-HOSTS = ("10.0.0.1:40000", "[2001:db8::17]:50000", "[::1]:1", "1.2.3.4:65535")
 BORN = 1_700_000_000_000
 MIB = 1 << 20
 

@@ -1,13 +1,29 @@
-"""Python files of the product, each parsed once for all tests of the house style."""
+"""What the tests of the house style look at: files of the repository, each parsed once for all."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("pystore", "broker", "spark_ext", "pyspark_rocketmq", "pytest_rocketmq")
+
+
+@cache
+def files() -> tuple[Path, ...]:
+    """What is in the repository or about to be: ignored files are nobody's style."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    paths = {ROOT / name for name in listed.split("\0") if name}
+    return tuple(sorted(path for path in paths if path.is_file()))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
 
 
 @cache

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from parsed import ROOT, files, name_of
+
 INTERNALS = ROOT / "docs" / "internals"
 CITATION = re.compile(r"\bdocs/([\w/-]+\.md)#([\w-]+)")
 #: A sheet that is nowhere in the repository, by chapter and verse.
@@ -21,18 +21,12 @@ ELSEWHERE = re.compile(
 
 @cache
 def sources() -> dict[str, str]:
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, check=True, capture_output=True, text=True,
-    ).stdout  # fmt: skip
     kinds = (".py", ".c", ".h", ".def", ".md", ".toml", ".go", ".java")
-    found = {}
-    for name in listed.split("\0"):
-        path = ROOT / name
-        if name.endswith(kinds) and path.is_file():
-            found[name] = path.read_text(encoding="utf-8", errors="replace")
-    del found["tests/tidy/test_citations.py"]
-    return found
+    return {
+        name_of(path): path.read_text(encoding="utf-8", errors="replace")
+        for path in files()
+        if path.suffix in kinds and path != Path(__file__)
+    }
 
 
 @cache

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 import pytest
-from parsed import PACKAGES, ROOT, modules, nodes_of
+from parsed import PACKAGES, modules, name_of, nodes_of
 
 VERB = re.compile(r"[A-Z][a-z]+s\b")
 #: What ends like a verb and is none.
@@ -52,7 +52,7 @@ def without_verb(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
 
 def test_docstrings_begin_with_a_verb() -> None:
     found = [
-        f"{path.relative_to(ROOT).as_posix()}:{line} {words!r}"
+        f"{name_of(path)}:{line} {words!r}"
         for path in modules(*PACKAGES, "tools")
         for line, words in without_verb(nodes_of(path))
     ]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
+from parsed import PACKAGES, ROOT, files
 
 #: What -> the pattern of it in code, and the only files that may hold it.
 ONE_PLACE = {
@@ -31,13 +29,8 @@ _C_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
 def product() -> list[Path]:
-    folders = ["csrc", "pystore", "broker", "spark_ext", "pyspark_rocketmq", "pytest_rocketmq"]
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *folders],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.split()  # fmt: skip
-    paths = (Path(name) for name in listed if name.endswith((".c", ".h", ".py")))
-    return [p for p in paths if "tests" not in p.parts and (ROOT / p).exists()]
+    paths = (path.relative_to(ROOT) for path in files() if path.suffix in (".c", ".h", ".py"))
+    return [p for p in paths if p.parts[0] in ("csrc", *PACKAGES) and "tests" not in p.parts]
 
 
 @pytest.mark.parametrize("what", ONE_PLACE)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from parsed import PACKAGES, ROOT, modules, nodes_of
+from parsed import PACKAGES, ROOT, modules, name_of, nodes_of
 from waiting import BOUND_S
 
 from tools.render_api import MODULES
@@ -20,10 +20,6 @@ from tools.render_api import MODULES
 #: Methods of every named tuple, whose names begin with an underscore by its own rule.
 NAMED_TUPLE = {"_replace", "_asdict", "_fields", "_make"}
 Nodes = Iterable[ast.AST]
-
-
-def name_of(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
 
 
 def is_private(name: str) -> bool:

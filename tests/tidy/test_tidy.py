@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from parsed import PACKAGES, ROOT, nodes_of
+from parsed import PACKAGES, ROOT, files, nodes_of
 
 COLUMNS_MAX = 100
 FUNCTION_LINES_MAX = 60
@@ -30,20 +30,6 @@ FILE_CALLS = (
     "|statvfs"
 )
 ROOMS_WITH_IO = ("base", "tests")
-
-
-@cache
-def files() -> tuple[Path, ...]:
-    """What is in the repository or about to be: ignored files are nobody's style."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    paths = {ROOT / name for name in listed.split("\0") if name}
-    return tuple(sorted(path for path in paths if path.is_file()))
 
 
 def with_suffix(*suffixes: str, below: str = "") -> list[Path]:

@@ -7,12 +7,10 @@ private word for something that has a standard name. Add one here after removing
 from __future__ import annotations
 
 import re
-import subprocess
-from pathlib import Path
 
 import pytest
+from parsed import ROOT, files, name_of
 
-ROOT = Path(__file__).resolve().parents[2]
 SUFFIXES = {".py", ".c", ".h", ".def", ".md", ".java", ".go"}
 #: Where the phrases are quoted.
 QUOTED = {"tests/tidy/test_words.py", "docs/glossary.md"}
@@ -67,14 +65,10 @@ def found_in(text: str) -> list[tuple[int, str, str]]:
 
 
 def test_no_banned_phrases() -> None:
-    names = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, check=True, capture_output=True, text=True,
-    ).stdout.split("\0")  # fmt: skip
     places = []
-    for name in names:
-        path = ROOT / name
-        if not name or path.suffix not in SUFFIXES or name in QUOTED or not path.is_file():
+    for path in files():
+        name = name_of(path)
+        if path.suffix not in SUFFIXES or name in QUOTED:
             continue
         for line, phrase, instead in found_in(path.read_text(encoding="utf-8")):
             places.append(f"{name}:{line} '{phrase}': write '{instead}' (docs/glossary.md)")
