@@ -58,11 +58,7 @@ class FaultyS3(ThreadingHTTPServer):
             return kind
 
     def handle_error(self, *_: object) -> None:
-<<<<<<< Updated upstream
         """Says nothing of a client that no longer waits."""
-=======
-        """That a client no longer waits is not an error."""
->>>>>>> Stashed changes
 
 
 class _Handler(BaseHTTPRequestHandler):
