@@ -352,6 +352,9 @@ class GrpcPort:
 
     def _opened(self, _: LinkedCalls | None, row: Any) -> None:
         host, port, own, own_port = text_of_event(row).split(" ")
+        if row.number:
+            why = "too many connections"
+            _quiet.warning(why, "Closed the gRPC connection of %s: %s", host, why)
         transport = LinkTransport(row.link, (host, int(port)), (own, int(own_port)))
         self._links[row.link_id] = LinkedCalls(row.link, transport, self._serving, self._trusted)
 

@@ -42,6 +42,7 @@ typedef struct ps_h2_conf {
 #define PS_GRPC_RESOURCE_EXHAUSTED 8
 #define PS_GRPC_UNIMPLEMENTED 12
 #define PS_GRPC_INTERNAL 13
+#define PS_GRPC_UNAVAILABLE 14
 
 #define PS_H2_CALL 1    /* with its one request, unless the method streams them */
 #define PS_H2_MESSAGE 2 /* a request of a stream */

@@ -27,8 +27,26 @@ static void delegate_event(ps_link *link, const ps_h2_event *event) {
     ps_link_delegate(link, event, NULL);
 }
 
+/* One too many learns so by the call that it makes, and begins no further one. */
+static void refuse_events(ps_link *link) {
+    const ps_h2_functions *h2 = functions_of(link);
+    ps_h2_event event;
+    bool asked = false;
+    while (h2->next(link->lk_h2, &event)) {
+        if (event.kind != PS_H2_CALL && event.kind != PS_H2_ASK) continue;
+        h2->finish(link->lk_h2, event.stream, PS_GRPC_UNAVAILABLE,
+                   "the server has too many connections");
+        asked = true;
+    }
+    if (asked) h2->go_away(link->lk_h2);
+}
+
 static void delegate_events(ps_link *link) {
     ps_h2_event event;
+    if (link->lk_over) {
+        refuse_events(link);
+        return;
+    }
     while (link->lk_fd >= 0 && functions_of(link)->next(link->lk_h2, &event)) {
         if (event.kind == PS_H2_CALL) {
             link->lk_called_ms = ps_monotonic_ms();
@@ -153,6 +171,7 @@ static void take_safe(ps_link *link, int32_t stream, int32_t outcome) {
 static void sweep_calls(ps_link *link, int64_t now) {
     const ps_net_conf *conf = &link->lk_net->nt_conf;
     const ps_h2_functions *h2 = functions_of(link);
+    int64_t most = link->lk_over ? conf->opening_ms : conf->idle_ms;
     if (link->lk_closing_ms > 0) return;
     if (link->lk_h2 == NULL || !h2->greeted(link->lk_h2)) {
         int64_t since = link->lk_h2 == NULL ? link->lk_seen_ms : link->lk_called_ms;
@@ -162,7 +181,7 @@ static void sweep_calls(ps_link *link, int64_t now) {
     }
     if (h2->calls(link->lk_h2) > 0) {
         link->lk_called_ms = now;
-    } else if (conf->idle_ms > 0 && now - link->lk_called_ms > conf->idle_ms) {
+    } else if (most > 0 && now - link->lk_called_ms > most) {
         h2->go_away(link->lk_h2);
         ps_link_begin_close(link);
     }

@@ -58,12 +58,12 @@ static ps_net *choose_thread(ps_net *first) {
     return to;
 }
 
-/* Some of those that are too many are told so by Python; HTTP/2 has no word for it. */
+/* Some of those that are too many are told so when they ask. */
 static void accept_one(ps_net *first, int fd) {
     int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     bool over = ps_net_links(first) >= first->nt_conf.links_max;
-    if (over && (first->nt_conf.h2 != NULL || first->nt_over >= PS_OVER_MAX)) {
+    if (over && first->nt_over >= PS_OVER_MAX) {
         ps_net_refuse(first, fd, "too many connections", "");
         return;
     }

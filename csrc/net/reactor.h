@@ -37,7 +37,7 @@ struct ps_link {
     int64_t lk_id;
     uint32_t lk_events; /* that epoll watches */
     int32_t lk_held;
-    bool lk_over;  /* it is one too many: Python refuses all that it asks */
+    bool lk_over;  /* it is one too many: all that it asks is refused */
     bool lk_open;  /* its first bytes are known to be ours */
     bool lk_told;  /* Python knows it */
     atomic_bool lk_known; /* access control lets its client in, where there is no core that knows */

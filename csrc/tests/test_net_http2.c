@@ -252,18 +252,39 @@ static void test_calls_follow_a_header(void) {
     close_all();
 }
 
-static void test_one_too_many_is_closed(void) {
+/* Its call is answered, and it is told to begin no further one. */
+static void test_calls_of_one_too_many_are_refused(void) {
     ps_net_conf conf = h2_conf();
+    uint8_t requests[3][64];
+    upload u[3];
     conf.links_max = 1;
     open_all(&conf);
     net_client one = net_connect();
     CHECK_UNTIL(ps_net_links(net) == 1);
     net_client two = net_connect();
-    CHECK(!net_more(&two));
-    CHECK_UNTIL(net_refused == 1);
-    CHECK(strstr(net_refusal, "\ntoo many connections") != NULL);
+    client *h2 = client_new();
+    for (int i = 0; i < 2; i++) {
+        u[i] = (upload){requests[i], message_put(requests[i], "hello")};
+        client_call(h2, i == 0 ? UNARY : STREAM, &u[i], "x-more", "y");
+    }
+    CHECK(await_ends(&two, h2, 2));
+    CHECK(strcmp(h2->status, "14") == 0 && h2->got_len == 0);
+    CHECK(strcmp(h2->text, "the server has too many connections") == 0);
+    CHECK(!await_ends(&two, h2, 3));
+    CHECK(h2->gone);
+    leave(&two, h2);
+    CHECK_EQ(0, calls_up);
+    CHECK_EQ(1, net_over_opened);
+    CHECK_EQ(1, ps_net_links(net));
     net_leave(&one);
-    net_leave(&two);
+    CHECK_UNTIL(ps_net_links(net) == 0);
+    net_client three = net_connect();
+    h2 = client_new();
+    u[2] = (upload){requests[2], message_put(requests[2], "hello")};
+    client_call(h2, UNARY, &u[2], "x-more", "y");
+    CHECK(await_ends(&three, h2, 1));
+    CHECK(strcmp(h2->status, "0") == 0);
+    leave(&three, h2);
     expect_none_left();
     close_all();
 }
@@ -380,7 +401,7 @@ int main(void) {
         test_peers_may_leave_at_every_step();
         test_other_protocols_end_the_connection();
         test_calls_follow_a_header();
-        test_one_too_many_is_closed();
+        test_calls_of_one_too_many_are_refused();
         test_a_slow_reader_gets_every_reply();
         test_who_says_nothing_or_calls_nothing_is_closed();
         test_stops_with_calls_under_way();

@@ -340,15 +340,24 @@ def test_clients_of_one_connection_are_bounded(broker: Broker, caller: Caller) -
     assert codes == [CODE.OK] * 256 + [CODE.TOO_MANY_REQUESTS]
 
 
-def test_connections_are_bounded(tmp_path: Path) -> None:
-    """One over the limit is closed, and the others are served."""
+def test_calls_over_the_limit_of_connections_are_refused(tmp_path: Path) -> None:
+    """In plain text and by TLS; the others are served."""
     with (
         serving(tmp_path / "store", maxConnections=1) as broker,
         Caller(broker.grpc_address) as caller,
     ):
         assert caller.send(message("Normal")).status.code == CODE.OK
-        with socket.create_connection(("127.0.0.1", broker.grpc_port), BOUND_S) as sock:
-            assert closed(sock)
+        shown = ssl.get_server_certificate(("127.0.0.1", broker.grpc_port), timeout=BOUND_S)
+        own, name = ("grpc.use_local_subchannel_pool", 1), _name_of(shown)
+        for trusted in (None, shown.encode()):
+            options = own, ("grpc.ssl_target_name_override", name)
+            with (
+                Caller(broker.grpc_address, trusted=trusted, options=options) as another,
+                pytest.raises(grpc.RpcError) as caught,
+            ):
+                another.send(message("Normal"))
+            assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+            assert caught.value.details() == "the server has too many connections"
         assert caller.send(message("Normal")).status.code == CODE.OK
 
 
