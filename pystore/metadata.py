@@ -821,10 +821,10 @@ def _readable(name: str, data: bytes) -> bool:
 
 
 def _read_both(path: Path) -> tuple[bytes | None, bytes | None]:
-    """Reads a file and its ``.bak``; an empty one counts as missing, as upstream has it."""
+    """Reads a file and its ``.bak``; one that is empty counts as damaged: a crash leaves it."""
     main = files.read_file(path)
     bak = files.read_file(path.with_name(path.name + ".bak"))
-    return main or None, bak or None
+    return main, bak or None
 
 
 def _mtime(path: Path) -> int:
@@ -844,8 +844,8 @@ def _choose(
     name: str, path: Path, main: bytes | None, bak: bytes | None, known: Fingerprint
 ) -> tuple[bytes | None, ConfigEvent]:
     """Chooses the content that counts, None for what the tables hold. Raises: RecordDamaged."""
-    file, why = path.name, "the file is missing"
-    if main is not None:
+    file, why = path.name, "the file is missing" if main is None else "the file is empty"
+    if main:
         try:
             _decode(name, main)
         except ValueError as bad:

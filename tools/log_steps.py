@@ -247,6 +247,9 @@ STEPS: dict[str, str] = {
     "To the master, %s": _NETWORK,
     "%s are not taken over from the master: %s": _NETWORK,
     # ---- metadata, transactions, pages ----
+    "%d consumer offsets count as none, as %.600r":
+        "look where these groups begin to read; reset them (`mqadmin resetOffsetByTime`)",
+    "The topic %.300r is not served: %s": "alter it (`mqadmin updateTopic`)",
     "The topic %.300r is not served: no topic can have that name": "delete it from the files",
     "Cannot write %s; will retry: %s": _WRITE,
     "Cannot discard the transaction at %d: %s": _NOTHING,

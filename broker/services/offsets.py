@@ -13,7 +13,7 @@ from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import Pieces
 from broker.wire.receipts import is_retry_of
 from pystore import Store
-from pystore.errors import StoreError
+from pystore.errors import BadArgument, StoreError
 from pystore.format.names import RETRY_PREFIX
 
 __all__ = ["ConsumerOffsets", "hot_bytes", "is_young", "place_of"]
@@ -81,9 +81,16 @@ class ConsumerOffsets:
         self._writing = asyncio.Lock()
 
     def start(self) -> None:
-        """Fills the core's table."""
+        """Fills the core's table. Upstream stores whatever is committed, and takes a negative one
+        for none."""
+        none: list[str] = []
         for each in self._metadata.offsets.all():
-            self._core.commit_offset(each.group, each.topic, each.queue, each.offset)
+            try:
+                self._core.commit_offset(each.group, each.topic, each.queue, each.offset)
+            except BadArgument as bad:
+                none.append(f"{each.topic}@{each.group}: {bad.text}")
+        if none:
+            log.warning("%d consumer offsets count as none, as %.600r", len(none), none[0])
         while self._core.take_changed_offsets(begin=True):
             pass  # these are on the disk already
 

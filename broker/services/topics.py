@@ -84,8 +84,7 @@ class Topics:
         for row in system_topics(self._settings.current):
             if row.name not in self:
                 self._rows.put(row)
-        for row in self.all():
-            self._publish(row)
+        self.publish_all()
         self._queue_count = sum(map(_queues, self.all()))
 
     async def settled(self) -> None:
@@ -180,9 +179,12 @@ class Topics:
         )  # fmt: skip
 
     def publish_all(self) -> None:
-        """Publishes all topics again, after a change of what all of them depend on."""
+        """Publishes all topics, at the start and after a change of what all of them depend on."""
         for row in self.all():
-            self._publish(row)
+            try:
+                self._publish(row)
+            except BadArgument as bad:  # somebody has edited the file
+                log.warning("The topic %.300r is not served: %s", row.name, bad.text)
 
     def mapping_changed(self, name: str) -> None:
         """Publishes a topic again, and registers it under a new version: name servers take nothing

@@ -8,9 +8,11 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from field_cases import CASES
 from loops import Wire
 
+from broker import Message, Producer
 from broker.broker import Broker
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.wire.codes import RequestCode
@@ -105,3 +107,24 @@ def test_a_stored_topic_with_an_impossible_name_ends_no_start(store_path, caplog
     with Broker(store_path, listenPort=0) as broker:
         assert {"good", "a b"} <= {row.name for row in broker.services.topics.all()}
     assert "The topic 'a b' is not served" in caplog.text
+
+
+@pytest.mark.parametrize("queues", [-7, 65_537, 2**31 - 1])
+def test_a_stored_topic_with_impossible_queues_ends_no_start(store_path, caplog, queues):
+    """Nor does it keep what there is to another topic from being served."""
+    with Broker(store_path, listenPort=0) as broker:
+        broker.create_topic("good")
+        broker.create_topic("bad")
+    path = store_path / "config" / "topics.json"
+    table = json.loads(path.read_text())
+    table["topicConfigTable"]["bad"]["writeQueueNums"] = queues
+    path.write_text(json.dumps(table))
+    with Broker(store_path, listenPort=0, with_namesrv=True, namesrv_port=0) as broker:
+        with Producer("makers", broker.namesrv_address) as producer:
+            assert producer.send(Message("good", b"body")).queue_offset == 0
+        broker.create_topic("bad", 4)
+        with Producer("makers", broker.namesrv_address) as producer:
+            assert producer.send(Message("bad", b"body")).queue_offset == 0
+    assert f"The topic 'bad' is not served: topic 'bad' has 4 queues to read and {queues}" in (
+        caplog.text
+    )

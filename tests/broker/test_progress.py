@@ -57,6 +57,14 @@ async def test_broker_starts_with_open_transactions_whose_log_is_gone(tmp_path, 
         await committed(t)
 
 
+async def test_negative_offsets_of_java_are_none(tmp_path, small, caplog):
+    """Its broker stores what a client commits, and answers that there is no offset."""
+    offsets_file(tmp_path / "s", {"T@g": {"0": -1, "1": 0, "2": -(2**63)}})
+    async with Broker(tmp_path / "s", listenPort=0, **small) as broker:
+        assert [broker.services.offsets.get("g", "T", queue) for queue in range(3)] == [None, 0, None]
+    assert "2 consumer offsets count as none" in caplog.text
+
+
 async def test_first_delayed_message_is_delivered_with_progress_ahead_of_its_level(
     tmp_path, small, caplog
 ):

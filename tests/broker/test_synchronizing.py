@@ -48,14 +48,14 @@ class _Master:
     """Answers as a master that has these topics, and these offsets of a group."""
 
     def __init__(self, *topics: str) -> None:
-        self.topics, self.offset = list(topics), 5
+        self.topics, self.offsets = list(topics), {"0": 5}
 
     async def ask(self, command: Command) -> Command:
         tables: dict[int, dict[str, Any]] = {
             RequestCode.GET_ALL_TOPIC_CONFIG: {
                 "topicConfigTable": {name: {"topicName": name} for name in self.topics}
             },
-            RequestCode.GET_ALL_CONSUMER_OFFSET: {"offsetTable": {"t@g": {"0": self.offset}}},
+            RequestCode.GET_ALL_CONSUMER_OFFSET: {"offsetTable": {"t@g": self.offsets}},
         }
         return Command(0, {}, json.dumps(tables.get(command.code, {})).encode())
 
@@ -100,6 +100,14 @@ def test_an_offset_is_taken_as_far_as_its_messages_are_here_until_they_all_are()
     store.high = 9
     asyncio.run(made.once())
     assert offsets.committed == [3, 5]
+
+
+def test_a_negative_offset_of_a_master_of_javas_keeps_no_other_from_being_taken() -> None:
+    master = _Master()
+    master.offsets = {"0": -1, "1": 2}
+    made, _, offsets, _ = _made(master)
+    assert asyncio.run(made.once()) == []
+    assert offsets.committed == [2]
 
 
 def test_what_was_not_taken_whole_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:

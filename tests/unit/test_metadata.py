@@ -832,11 +832,12 @@ def test_a_torn_file_is_read_from_its_backup(root, torn):
 
 @pytest.mark.parametrize("torn", [TORN, b"", None])
 def test_a_torn_file_without_a_backup_leaves_the_table(root, torn):
-    """In a new store that is an empty one."""
+    """In a new store that is an empty one, which is said."""
     file = root / "config" / "consumerOffset.json"
-    if torn:
+    if torn is not None:
         write(file, torn)
     with Metadata(root) as meta:
+        assert [event.action for event in meta.report] == ["kept"] * (torn is not None)
         assert meta.offsets.all() == []
         fill(meta)
     file.write_bytes(torn) if torn is not None else file.unlink()

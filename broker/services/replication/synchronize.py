@@ -282,8 +282,10 @@ class Synchronizer:
             topic, _, group = pair.partition("@")
             for queue, offset in queues.items() if isinstance(queues, dict) else ():
                 number, at = _number(queue), _number(offset)
-                if not group or not 0 <= number < 65536 or at < 0:
+                if not group or not 0 <= number < 65536:
                     raise ValueError(f"an offset of {pair:.200} is {queue}: {offset}")
+                if at < 0:
+                    continue  # upstream stores it, and takes it for none
                 at = min(at, self._store.range(topic, number)[1])
                 if moved is not None:
                     before = self._offsets.get(group, topic, number) or 0
