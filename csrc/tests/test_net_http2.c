@@ -252,7 +252,7 @@ static void test_calls_follow_a_header(void) {
     close_all();
 }
 
-/* Its call is answered, and it is told to begin no further one. */
+/* Its calls are answered, and a GOAWAY says that it is to begin no further one. */
 static void test_calls_of_one_too_many_are_refused(void) {
     ps_net_conf conf = h2_conf();
     uint8_t requests[3][64];

@@ -61,7 +61,8 @@ async def test_negative_offsets_of_java_are_none(tmp_path, small, caplog):
     """Its broker stores what a client commits, and answers that there is no offset."""
     offsets_file(tmp_path / "s", {"T@g": {"0": -1, "1": 0, "2": -(2**63)}})
     async with Broker(tmp_path / "s", listenPort=0, **small) as broker:
-        assert [broker.services.offsets.get("g", "T", queue) for queue in range(3)] == [None, 0, None]
+        offsets = broker.services.offsets
+        assert [offsets.get("g", "T", queue) for queue in range(3)] == [None, 0, None]
     assert "2 consumer offsets count as none" in caplog.text
 
 

@@ -340,7 +340,7 @@ def test_clients_of_one_connection_are_bounded(broker: Broker, caller: Caller) -
     assert codes == [CODE.OK] * 256 + [CODE.TOO_MANY_REQUESTS]
 
 
-def test_calls_over_the_limit_of_connections_are_refused(tmp_path: Path) -> None:
+def test_connections_are_bounded(tmp_path: Path) -> None:
     """In plain text and by TLS; the others are served."""
     with (
         serving(tmp_path / "store", maxConnections=1) as broker,
