@@ -86,9 +86,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         if kind == "wrong" and self._begins():
-            at = self.server.rng.randrange(
-                max(1, len(body) // 2)
-            )  # of the records, which come first
+            half = max(1, len(body) // 2)  # the records come first
+            at = self.server.rng.randrange(half)
             body = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
         self._answer(status, headers, body, cut=kind == "cut")
 
@@ -131,9 +130,11 @@ def faulty_s3(behind: str, rng: random.Random) -> Iterator[FaultyS3]:
     server = FaultyS3(behind, rng)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", "http://{}:{}".format(*server.server_address[:2]))
-        yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", "http://{}:{}".format(*server.server_address[:2]))
+            yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
