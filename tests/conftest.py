@@ -136,9 +136,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for name in names for item in files[name]]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """The garbage collector rests meanwhile: modules and thousands of tests stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
-    """The garbage collector leaves alone what there is now: modules and thousands of tests, through
-    which it would go each time that a test asks for it, or makes many objects."""
+    """It leaves alone what there is now, through which it would go each time that a test asks for
+    it, or makes many objects."""
     gc.collect()
     gc.freeze()
 
