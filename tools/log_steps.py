@@ -38,6 +38,8 @@ STEPS: dict[str, str] = {
     "A queue of the cold tier is left alone: %s":
         "see what is damaged: `pystore cold verify`; what is whole: `pystore salvage`; then"
         " `pystore cold rm --topic`",
+    "Filters may miss messages of the cold tier: %s: %s":
+        "see what is damaged: `pystore cold verify`; reads without a filter have everything",
     "What is old in the cold tier cannot be told: %s": "see what is damaged: `pystore cold verify`",
     "Nothing is written out any more: %s":
         "nothing, if another broker of that name leads; if none does: `pystore cold epoch`",

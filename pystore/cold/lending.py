@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from pystore.cold.blocks import BlockCache
 from pystore.cold.failures import TierUnreachable
-from pystore.cold.manifest import Row
 from pystore.cold.tier import Extent, QueueSpan, TierView
+from pystore.cold.units import fetch_units
 from pystore.errors import NotFound
 from pystore.format.records import Buffer
 from pystore.format.units import UNIT, units_of
@@ -114,13 +114,7 @@ class Lender:
             self._lend_records(want, extent)
 
     def _units(self, want: Want, extent: Extent, count: int) -> bytes:
-        at = extent.at + (want.offset - extent.first) * UNIT.size
-        end = at + count * UNIT.size
-        units = self.blocks.get(extent.key, at, end, extent.whole, on=want.reads_on)
-        if extent.row is None or _may_be_of(units, extent.row):
-            return units
-        self.blocks.forget(extent.key)  # what came was wrong: who reads on would read elsewhere
-        return self.blocks.get(extent.key, at, end, extent.whole, on=want.reads_on)
+        return fetch_units(self.blocks, extent, want.offset, count, on=want.reads_on)
 
     def _lend_records(self, want: Want, extent: Extent) -> None:
         units = self._units(want, extent, min(want.count, extent.end - want.offset))
@@ -262,16 +256,6 @@ class Lender:
                 if low == at:
                     return Want(topic, queue, extent.first + number, at, at + size, 1, False)
         return None
-
-
-def _may_be_of(units: bytes, row: Row) -> bool:
-    """Says whether units lead to records that lie one after the other in a segment."""
-    at = -1
-    for low, size, _ in units_of(units):
-        if size <= 0 or low < row.base or at not in (-1, low):
-            return False
-        at = low + size
-    return at <= row.base + row.records
 
 
 def _is_dense(units: bytes, low: int, high: int) -> bool:

@@ -30,6 +30,7 @@ from pystore.cold.segment import (
     units_of_row,
 )
 from pystore.cold.tier import Extent, Place, QueueSpan, TierView, open_tier
+from pystore.cold.units import fetch_units
 from pystore.errors import NotFound, ReadOnly, StoreClosed
 from pystore.format.records import Buffer
 from pystore.format.units import UNIT, units_of
@@ -298,8 +299,7 @@ class ColdReader(Reader):
         most = options.max_messages
         filtered = bool(options.tag_count) or options.sql != ffi.NULL
         count = min(extent.end - offset, max(most, _LEAST_UNITS) if filtered else most)
-        at = extent.at + (offset - extent.first) * UNIT.size
-        units = self._blocks.get(extent.key, at, at + count * UNIT.size, extent.whole)
+        units = fetch_units(self._blocks, extent, offset, count, summed=filtered)
         choice = choose_units(units, options)
         while choice.high - choice.low > SEGMENT_MAX and choice.last > choice.first:
             middle = (choice.first + choice.last) // 2

@@ -14,12 +14,14 @@ from pystore.format.units import UNIT
 from pystore.native import ffi, lib
 from pystore.store._messages import Batch
 
-__all__ = ["check_segment", "choose_units", "crc_of", "excerpt", "key_slice", "make_segment",
-           "units_of_row"]  # fmt: skip
+__all__ = ["check_segment", "choose_units", "crc_of", "excerpt", "is_summed", "key_slice",
+           "make_segment", "units_of_row"]  # fmt: skip
 
 _TAIL = struct.Struct(">qqiiIiIq")
 _KEY = struct.Struct(">II")
 assert _TAIL.size == lib.PS_FLAT_TAIL
+#: Bytes of the tail that its sum is of, too.
+_SUMMED = 24
 assert _KEY.size == lib.PS_FLAT_KEY
 #: A slice of a key table reaches so many standard deviations around where a hash is expected.
 _SIGMAS = 6
@@ -58,6 +60,13 @@ def check_segment(data: Buffer, row: Row, where: str) -> None:
     tail = _TAIL.unpack_from(data, row.size - _TAIL.size)
     if tail[:4] != (row.base, row.first, row.count, row.keys) or tail[6] != lib.PS_MAGIC_BLANK:
         raise TierDamaged("a segment's end says something else than its manifest", where)
+
+
+def is_summed(tail: Buffer) -> bool:
+    """Says whether what comes after the records of a segment has the sum that it ends with."""
+    at = len(tail) - _TAIL.size
+    crc: int = _TAIL.unpack_from(tail, at)[4]
+    return crc_of(memoryview(tail)[: at + _SUMMED]) == crc
 
 
 def units_of_row(data: Buffer, row: Row) -> memoryview:
