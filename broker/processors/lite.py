@@ -104,6 +104,8 @@ class LiteProcessor:
             await turns.next()
             if problem := subscription_problem(topic, names[at : at + _TOGETHER]):
                 raise Refused(ResponseCode.SYSTEM_ERROR, problem)
+        while lite.is_on and lite.registry.totals().leaving > self._subscriptions_max:
+            await asyncio.sleep(0)  # who comes and goes takes the room of the limit twice at most
         known = lite.registry.get(group, client)
         if known is not None and 0 < row["version"] < known.version:
             return  # a newer one has overtaken it

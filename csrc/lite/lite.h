@@ -70,6 +70,7 @@ int32_t ps_lite_subscribers(ps_core *core, const char *queue, int32_t len, const
 int32_t ps_lite_wild_clients(ps_core *core, const char *group, int32_t group_len);
 typedef struct ps_lite_totals {
     int64_t pairs;   /* of client and lite topic */
+    int64_t leaving; /* not freed yet, of clients that have left; they are no pairs any more */
     int64_t changes; /* how often who subscribes to what has changed */
     int64_t clients, events, polls; /* events, and pops, that wait */
     int64_t overflowed; /* clients with events that found no room */

@@ -249,10 +249,10 @@ void ps_lite_leave(ps_core *core, const ps_lite_who *who) {
     lite_client *c = ps_lite_find_who(core, who);
     if (c == NULL) return;
     unlist_client(l, c);
-    if (c->lc_wild) {
-        ps_lite_unlist_wild(c);
-        l->rg_sums.changes++;
-    }
+    if (c->lc_wild) ps_lite_unlist_wild(c);
+    l->rg_sums.changes += c->lc_wild || c->lc_sub_count > 0;
+    l->rg_sums.pairs -= c->lc_sub_count;
+    l->rg_sums.leaving += c->lc_sub_count;
     ps_lite_overflow(l, c, false);
     c->lc_gone = true;
     c->lc_wild_next = l->rg_gone;
@@ -292,7 +292,8 @@ int32_t ps_lite_subscribers(ps_core *core, const char *queue, int32_t len, const
     for (; at != 0 && n < room; at = ps_lite_next_of(l, at, name)) {
         const lite_sub *s = ps_lite_sub_at(l, at);
         const lite_group *g = s->ls_client->lc_group;
-        if (s->ls_listed && (group == NULL || ps_lite_is(g->lg_name, g->lg_len, of)))
+        if (s->ls_listed && !s->ls_client->lc_gone &&
+            (group == NULL || ps_lite_is(g->lg_name, g->lg_len, of)))
             fill_row(s->ls_client, &rows[n++]);
     }
     return n;

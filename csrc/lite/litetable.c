@@ -131,8 +131,12 @@ void ps_lite_drop_sub(ps_lite *l, ps_ref sub) {
     if (s->ls_listed) {
         unlist_sub(l, s);
         s->ls_client->lc_sub_count--;
-        l->rg_sums.pairs--;
-        l->rg_sums.changes++;
+        if (s->ls_client->lc_gone) {
+            l->rg_sums.leaving--;
+        } else {
+            l->rg_sums.pairs--;
+            l->rg_sums.changes++;
+        }
     } else {
         l->rg_events_alone--;
     }

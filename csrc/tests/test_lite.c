@@ -338,6 +338,36 @@ static void test_who_asks_gets_what_waits_for_a_wildcard_group(void) {
     kit_clear();
 }
 
+/* From when it leaves, whatever is still to be freed of it. */
+static void test_who_has_left_subscribes_to_nothing(void) {
+    char queue[32];
+    ps_lite_totals before, after;
+    ps_lite_row rows[CLIENTS + 1];
+    int32_t len = queue_of(0, queue);
+    if (!joined[1]) join(1);
+    subscribe(1, 0);
+    const ps_lite_who one = who(1);
+    CHECK_EQ(1, ps_lite_get(kit_core, &one, &rows[0]));
+    int64_t had = rows[0].queues;
+    int32_t all = ps_lite_subscribers(kit_core, queue, len, "g", 1, rows, CLIENTS + 1);
+    ps_lite_counts(kit_core, &before);
+    leave(1);
+    ps_lite_counts(kit_core, &after);
+    CHECK_EQ(before.pairs - had, after.pairs);
+    CHECK_EQ(before.leaving + had, after.leaving);
+    CHECK(after.changes > before.changes);
+    CHECK_EQ(all - 1, ps_lite_subscribers(kit_core, queue, len, "g", 1, rows, CLIENTS + 1));
+    while (after.leaving > 0) {
+        int64_t changes = after.changes;
+        take_answers();
+        ps_lite_look_now(kit_core);
+        ps_lite_counts(kit_core, &after);
+        CHECK_EQ(before.pairs - had, after.pairs);
+        CHECK_EQ(changes, after.changes);
+    }
+    join(1);
+}
+
 static void test_all_are_answered_at_the_end(void) {
     for (int i = 0; i < CLIENTS; i++)
         if (!polls[i]) pop(i, HOUR);
@@ -365,6 +395,7 @@ int main(void) {
     test_names_of_one_hash_do_not_share_a_chain();
     test_each_message_comes_once_and_in_order();
     test_who_asks_gets_what_waits_for_a_wildcard_group();
+    test_who_has_left_subscribes_to_nothing();
     test_all_are_answered_at_the_end();
     test_lag_follows_groups_offsets_and_queues();
     for (int i = 0; i < CLIENTS; i++) ps_conn_free(conns[i]);

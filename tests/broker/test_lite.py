@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 from liting import GROUP, PARENT, lite_broker
@@ -284,6 +285,21 @@ async def test_d11_quota_counts_a_complete_set_too(store_path):
         assert (await lt.ctl("PARTIAL_ADD", *"ab")).code == 0
         assert (await lt.ctl("PARTIAL_ADD", *"cde")).code == 0
         assert (await lt.ctl("PARTIAL_ADD", "a")).code == 2018
+
+
+async def test_who_comes_and_goes_waits_for_the_memory_of_those_who_left(store_path, monkeypatch):
+    async with lite_broker(store_path, maxLiteSubscriptionCount=2) as lt:
+        totals, leaving, there = lt.lite.registry.totals, [3, 4, 5], []
+
+        def told():
+            if not leaving:
+                return totals()
+            there.append(lt.lite.registry.get(GROUP, "c"))
+            return replace(totals(), leaving=leaving.pop())
+
+        monkeypatch.setattr(lt.lite.registry, "totals", told)
+        await lt.add("a")
+        assert there == [None] * 3
 
 
 async def test_refusals_of_subscriptions_are_upstreams(store_path):

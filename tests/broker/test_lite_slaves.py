@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 from pairs import master_of, slave_of, until_alike
-from test_acting import ask, put_at
+from popping import records
+from test_acting import ACTS, ask, put_at, until_acts
 from waiting import until
 
 from broker import Broker, NameServer
@@ -98,8 +99,6 @@ def test_a_slave_has_lite_topics_as_its_master_and_hands_nothing_out(
         assert slave.run(_queues(slave)) == [QUEUE, "%LMQ%$orders$other"]
 
         subscribe(master, "COMPLETE_REMOVE")
-        # Of a client that leaves the core frees a piece at a turn, and tells of it then.
-        until(lambda: of_master.registry.totals().pairs == 0, "nothing that is subscribed to")
         until_kept(of_master)
         take_over()
         assert (of_slave.registry.totals().clients, slave.run(_queues(slave))) == (0, [])
@@ -132,3 +131,32 @@ def test_a_master_that_is_cut_off_hands_nothing_out(tmp_path: Path) -> None:
 
         master.run(cut_off())
         assert (pop(master).code, ack(master, 0, popped.ext["popTime"])) == (14, 14)
+
+
+def test_a_slave_that_acts_hands_out_at_once_what_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first pop that is not refused has it: no client says first what it subscribes to, and
+    nobody looks for what was left."""
+    monkeypatch.setattr(lite_topics, "_SWEEP_S", 3600)
+    found: list[Command] = []
+    with (
+        NameServer.in_thread(
+            listenPort=0, bindAddress="127.0.0.1", supportActingMaster=True,
+            notifyMinBrokerIdChanged=True,
+        ) as names,
+        slave_of(tmp_path / "s", f"127.0.0.1:{names.port}", **ACTS) as slave,
+    ):  # fmt: skip
+        with master_of(tmp_path / "m", f"127.0.0.1:{names.port}", **ACTS) as master:
+            master.create_topic("orders", message_type="LITE")
+            master.create_group("g", lite_of="orders")
+            subscribe(master, "COMPLETE_ADD", "n")
+            put_at(master, "a", __LITE_TOPIC="n")
+            until_alike(master, slave)
+            assert master.services.lite is not None
+            until_kept(master.services.lite)
+            replication = slave.services.replication
+            assert replication is not None and slave.run(replication.take_all()) == []
+        until_acts(slave)
+        until(lambda: (answer := pop(slave)).code != 14 and found.append(answer) is None, "a pop")
+        assert [body for _, body, *_ in records(found[0].body)] == [b"a"], found[0]

@@ -40,11 +40,13 @@ class LiteClient:
 
 @dataclass(frozen=True, slots=True)
 class LiteTotals:
-    """What there is in all: `pairs` of client and lite topic; how often who subscribes to what has
+    """What there is in all: `pairs` of client and lite topic; `leaving`, pairs of clients that have
+    left, which are freed bit by bit and count as none; how often who subscribes to what has
     changed; `events`, and pops, that wait; clients with an event that found no room, and
     with events."""
 
     pairs: int
+    leaving: int
     changes: int
     clients: int
     events: int
@@ -217,6 +219,7 @@ class LiteRegistry:
         lib.ps_lite_counts(self._core.handle, found)
         return LiteTotals(
             found.pairs,
+            found.leaving,
             found.changes,
             found.clients,
             found.events,
