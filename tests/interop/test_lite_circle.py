@@ -129,10 +129,12 @@ def over(make: str, folder: Path, names: str) -> Iterator[launch.Peer]:
     assert verify(peer.store, mappedFileSizeConsumeQueue=6000).errors == []
 
 
+@pytest.mark.parametrize("at_stop", [False, True], ids=["by the verb", "at the stop"])
 async def test_a_folder_with_lite_topics_goes_to_java_and_back(
-    reference: Any, tmp_path: Path
+    reference: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_stop: bool
 ) -> None:
     os.environ.setdefault("HEAP", "384m")
+    monkeypatch.setitem(SETTINGS, "lightFilesAtStop", str(at_stop).lower())
     folder = tmp_path / "folder"
     with launch.name_server("ours", tmp_path / "names") as names:
         with over("ours", folder, names) as at:
@@ -142,7 +144,8 @@ async def test_a_folder_with_lite_topics_goes_to_java_and_back(
             await subscribe(at, NAMES)
             # Where the group is goes along: of some of them the first message was acknowledged.
             read_here = await read(at, COUNT // 2, most=1)
-        assert rebuild(at.store, light_files=True, mappedFileSizeConsumeQueue=6000).good
+        if not at_stop:
+            assert rebuild(at.store, light_files=True, mappedFileSizeConsumeQueue=6000).good
 
         with over("java", folder, names) as at:
             assert await ends(at, NAMES) == {"2"}
