@@ -1,23 +1,35 @@
-"""A static topic over a broker of ours and one of Apache's 5.5.0: it moves from one to the other,
-and back, while a consumer reads it; each message comes once, in the order of its logical queue."""
+"""A static topic moves to another broker, and back, while a consumer reads it: between ours and
+Apache's 5.5.0, where each message comes once, in the order of its logical queue; and behind
+Apache's proxy, from which it is popped."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import sys
+import threading
+from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import launch
 import pytest
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "grpc"))
+
+import launch
+from caller import CODE, Caller, message
+from proxies import proxy
 from waiting import BOUND_S
 
 from broker import AsyncAdmin, AsyncConsumer, AsyncProducer, Message
+from broker.grpc.schema import pb
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 
 TOPIC, QUEUES, EACH = "logical", 2, 8
+RESOURCE, GROUP = pb.Resource(name=TOPIC), pb.Resource(name="g")
 
 
 @pytest.mark.parametrize("leaders", ["aba", "bab"], ids=["ours first", "apache first"])
@@ -58,3 +70,78 @@ async def test_a_static_topic_moves_between_both_makes(
     for queue in range(QUEUES):
         offsets = [offset for number, offset, _ in seen if number == queue]
         assert offsets == sorted(offsets)
+
+
+def pop_all(address: str, seen: Counter[bytes], done: threading.Event) -> None:
+    """Pops and acknowledges, until it is done."""
+    with Caller(address) as caller:
+        caller.telemetry().subscribe("g", TOPIC)
+        while not done.is_set():
+            replies = caller.stream(
+                "ReceiveMessage", group=GROUP, message_queue=pb.MessageQueue(topic=RESOURCE),
+                filter_expression=pb.FilterExpression(type=pb.FilterType.TAG, expression="*"),
+                batch_size=4, invisible_duration=pb.Duration(seconds=30),
+                long_polling_timeout=pb.Duration(seconds=2),
+            )  # fmt: skip
+            found = [each.message for each in replies if each.HasField("message")]
+            seen.update(each.body for each in found)
+            entries = [
+                pb.AckMessageEntry(
+                    message_id=each.system_properties.message_id,
+                    receipt_handle=each.system_properties.receipt_handle,
+                )
+                for each in found
+            ]
+            if entries:
+                told = caller("AckMessage", group=GROUP, topic=RESOURCE, entries=entries)
+                assert {each.status.code for each in told.entries} == {CODE.OK}
+
+
+async def test_who_pops_by_apaches_proxy_follows_a_static_topic_of_ours(
+    reference: Any, tmp_path: Path
+) -> None:
+    """The proxy does not know static topics: it asks each broker for its own queues, and sends are
+    refused until they meet a logical queue that the broker leads."""
+    os.environ.setdefault("HEAP", "384m")
+    seen: Counter[bytes] = Counter()
+    sent: list[bytes] = []
+    done = threading.Event()
+
+    def send(address: str, number: int) -> None:
+        def is_taken(body: bytes) -> bool:
+            return bool(caller.send(message(TOPIC, body)).status.code == CODE.OK)
+
+        with Caller(address) as caller:
+            for n in range(EACH):
+                body = b"%d-%d" % (number, n)
+                launch.wait("a queue that is led", partial(is_taken, body))
+                sent.append(body)
+
+    with (
+        launch.name_server("ours", tmp_path / "names") as names,
+        launch.running("ours", tmp_path / "a", {"brokerName": "a"}, namesrv=names),
+        launch.running("ours", tmp_path / "b", {"brokerName": "b"}, namesrv=names),
+        proxy("java", names, tmp_path / "proxy", version="5.5.0") as addresses,
+    ):
+        async with AsyncAdmin(names) as admin:
+            await admin.create_group("g")
+            await admin.create_static_topic(TOPIC, queues=QUEUES, brokers=["a"])
+            launch.wait(
+                "the topic", lambda: launch.ask(names, launch.ROUTE, {"topic": TOPIC})[0] == 0
+            )
+            consuming = asyncio.ensure_future(
+                asyncio.to_thread(pop_all, addresses.grpc, seen, done)
+            )
+            try:
+                for number, leader in enumerate("aba"):
+                    if number:
+                        made = await admin.remap_static_topic(TOPIC, brokers=[leader])
+                        assert set(made.moved.values()) == {leader}
+                    await asyncio.to_thread(send, addresses.grpc, number)
+                async with asyncio.timeout(BOUND_S):
+                    while set(seen) != set(sent) and not consuming.done():
+                        await asyncio.sleep(0.1)
+            finally:
+                done.set()
+                await consuming
+    assert seen == Counter(sent)
