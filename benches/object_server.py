@@ -1,7 +1,7 @@
 """A folder as an S3 bucket, for benches: each request waits, and some fail.
 
 It knows what reading a tier asks for: ranges of objects, and listings. It runs in a process of its
-own, and its last line says how many requests there were, and how many bytes it gave.
+own, and counts.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class _Bucket(ThreadingHTTPServer):
         self.folder, self.delay_s, self.fails = folder, delay_s, fails
         self.rng = random.Random(49)
         self.requests = self.sent = 0
+        #: The most requests of which each began after the one before it had been answered.
+        self.in_sequence = 0
 
 
 class _Request(BaseHTTPRequestHandler):
@@ -47,7 +49,9 @@ class _Request(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         server = self.server
         server.requests += 1
+        place = server.in_sequence + 1
         time.sleep(server.delay_s)
+        server.in_sequence = max(server.in_sequence, place)
         url = urlsplit(self.path)
         key = unquote(url.path).removeprefix(f"/{BUCKET}").lstrip("/")
         if server.rng.random() < server.fails:
@@ -123,7 +127,7 @@ def run(folder: str, delay_ms: float, fails: float) -> None:
     print(server.server_port, flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     while sys.stdin.readline():
-        print(server.requests, server.sent, flush=True)
+        print(server.requests, server.sent, server.in_sequence, flush=True)
 
 
 class ObjectServer:
@@ -138,14 +142,15 @@ class ObjectServer:
         assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())
 
-    def counts(self) -> tuple[int, int]:
-        """Returns how many requests there were, and how many bytes of objects it gave."""
+    def counts(self) -> tuple[int, int, int]:
+        """Returns how many requests there were, how many bytes of objects it gave, and how many
+        requests followed each other: as many delays nobody is spared."""
         process = self._process
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write("\n")
         process.stdin.flush()
-        requests, sent = process.stdout.readline().split()
-        return int(requests), int(sent)
+        requests, sent, in_sequence = map(int, process.stdout.readline().split())
+        return requests, sent, in_sequence
 
     def stop(self) -> None:
         self._process.communicate("")

@@ -172,6 +172,8 @@ def _command(verb: Verb) -> Callable[..., None]:
     hints = get_type_hints(run, include_extras=True)
     own = list(inspect.signature(run).parameters.values())[1:]
     about = "Directory of the store (contains commitlog/)."
+    if verb.tiers:
+        about = "Directory of the store (contains commitlog/), or a cold tier: folder or address."
     if not verb.store_needed:
         about = "Directory for the store. Default: temporary, removed at the end."
     store: Any = Annotated[

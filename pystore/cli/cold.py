@@ -29,6 +29,13 @@ _Cluster = Annotated[
     str | None, typer.Option(help="Name of the cluster. Default: brokerClusterName.")
 ]
 _Broker = Annotated[str | None, typer.Option(help="Name of the broker. Default: brokerName.")]
+_NewCluster = Annotated[
+    str | None,
+    typer.Option("--cluster", help="Name of the cluster in TARGET. Default: as in TIER."),
+]
+_NewBroker = Annotated[
+    str | None, typer.Option("--broker", help="Name of the broker in TARGET. Default: as in TIER.")
+]
 
 
 def _names(s: Session, cluster: str | None, broker: str | None) -> tuple[str, str]:
@@ -87,7 +94,7 @@ def push(
     \b
     Examples:
       pystore cold push STORE s3://bucket/cold --broker broker-a
-      pystore cold push STORE /mnt/cold --topic orders
+      pystore cold push STORE /mnt/cold --broker broker-a --topic orders
     """
     from pystore.cold.push import push as push_all
     from pystore.cold.tier import new_tier
@@ -116,14 +123,14 @@ def ls(s: Session, address: _Address, topic: _Topics = None) -> int | None:
     """
     from pystore.cold.objects import open_objects
     from pystore.cold.reader import ColdReader
-    from pystore.cold.tier import find_brokers
+    from pystore.cold.tier import brokers_at
 
     s.settings()  # so that wrong ones are refused
-    found = find_brokers(open_objects(address))
+    found = brokers_at(open_objects(address))
     if len(found) != 1:
         rows = [(each.cluster, each.broker, each.folder) for each in found]
         s.out.table("brokers", ("cluster", "broker", "folder"), rows)
-        return 0 if rows else 1
+        return 0
     with ColdReader(address) as reader:
         return show_tier(s, reader, topic)
 
@@ -171,13 +178,13 @@ def fetch(
     address: _Address,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="Root of tiers to copy to.")],
     topic: _Topics = None,
-    cluster: _Cluster = None,
-    broker: _Broker = None,
+    cluster: _NewCluster = None,
+    broker: _NewBroker = None,
 ) -> int | None:
-    """Copy a tier into another one, such as a folder of this host; what RocketMQ wrote, too.
+    """Copy a tier into another one, such as a folder of this host.
 
-    The new one has manifests and objects as `push` makes them, and right CRCs of properties. A run
-    that is killed is run again.
+    It may be one that RocketMQ wrote. The new one has manifests and objects as `push` makes them,
+    and right CRCs of properties. A run that is killed is run again.
 
     \b
     Examples:
@@ -206,9 +213,10 @@ def restore(
         int, typer.Option(min=4096, help="mappedFileSizeCommitLog of the store.")
     ] = 1 << 30,
 ) -> int | None:
-    """Make a store of a tier's messages: queue offsets stay, the order over queues does not.
+    """Make a store of a tier's messages.
 
-    STORE must not exist. It is made beside its place and renamed when it is whole.
+    Queue offsets stay, physical offsets and the order over queues do not. STORE must not exist. It
+    is made beside its place and renamed when it is whole.
 
     \b
     Examples:
@@ -231,7 +239,9 @@ def verify(
         bool, typer.Option("--quick", help="Only names and sizes: one listing, no reads.")
     ] = False,
 ) -> int | None:
-    """Check every manifest and segment of a tier, each record by its unit and its CRC.
+    """Check a tier: its manifests, its segments, each record.
+
+    A segment is checked by its CRC, a record by its unit and its own CRCs.
 
     Exit code 5: something is wrong; text and JSON say what is lost. Orphans are objects that no
     manifest names; `pystore cold rm TIER --orphans` deletes those that are a day old.
@@ -278,7 +288,7 @@ def rm(
         bool, typer.Option("--orphans", help="Delete what no manifest has named for a day.")
     ] = False,
 ) -> int | None:
-    """Take a topic, or what is older than a time, out of a tier; delete orphans.
+    """Take a topic or old messages out of a tier, or delete orphans.
 
     Messages are gone for readers at once; their objects go with --orphans a day later, since a
     reader may still know an older manifest.
@@ -339,11 +349,11 @@ def java(
         Path, typer.Argument(metavar="STORE", help="storePathRootDir of the RocketMQ broker.")
     ],
 ) -> int | None:
-    """Make the metadata with which RocketMQ 5.5.0 serves a tier that lies in a folder.
+    """Make the metadata with which RocketMQ 5.5.0 serves a tier.
 
-    Writes files of units beside the segments, and STORE/config/tieredStoreMetadata.json. Run it
-    while the broker is stopped, on a tier that nothing of ours writes to any more: RocketMQ appends
-    its own segments.
+    The tier lies in a folder. This writes files of units beside the segments, and
+    STORE/config/tieredStoreMetadata.json. Run it while the broker is stopped, on a tier that
+    nothing of ours writes to any more: RocketMQ appends its own segments.
 
     \b
     Examples:

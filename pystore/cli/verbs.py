@@ -54,12 +54,14 @@ class Verb:
     becomes the help; it returns the exit code, None for 0. It is imported for every run of the
     program, so what is heavy is imported inside it. writes: whether it changes the store.
     store_needed: whether STORE must be given. server: it runs until a signal stops it, or asks a
-    server; it has no STORE, and its settings are its own. group: what the group of a two-word name
-    is for, of three words as ``outer | inner``; the first verb of the group says it."""
+    server; it has no STORE, and its settings are its own. tiers: whether STORE may be a cold tier.
+    group: what the group of a two-word name is for, of three words as ``outer | inner``; the first
+    verb of the group says it."""
 
     name: str
     run: Callable[..., int | None]
     writes: bool = False
     store_needed: bool = True
     server: bool = False
+    tiers: bool = False
     group: str = ""

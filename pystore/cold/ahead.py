@@ -14,6 +14,9 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 #: Bytes of objects in memory at once, or a single larger one.
 ROOM = 64 << 20
+#: So many items a thread are under way or wait to be yielded: one that takes long, such as a
+#: request that is sent again, holds up none of its neighbours.
+_ITEMS_A_THREAD = 4
 
 
 def in_order(
@@ -23,12 +26,12 @@ def in_order(
     """Yields each item with what `work` returned for it. size: bytes that it takes until it is
     yielded; what does not fit into `room` waits. Raises: what `work` raises."""
     waiting: deque[tuple[_T, int, Future[_R]]] = deque()
-    held = 0
+    held, most = 0, threads * _ITEMS_A_THREAD
     with ThreadPoolExecutor(threads, "pystore-ahead") as pool:
         try:
             for item in items:
                 takes = size(item)
-                while waiting and (len(waiting) > threads or held + takes > room):
+                while waiting and (len(waiting) > most or held + takes > room):
                     first, gone, done = waiting.popleft()
                     held -= gone
                     yield first, done.result()

@@ -25,6 +25,8 @@ __all__ = ["ObjectStore", "StoredObject", "address_of", "is_address", "open_obje
 
 #: A path that pathlib has taken for one of this host has lost a slash.
 _ADDRESS = re.compile(r"(s3a?|gs|az|abfss?|adl|azure|https?|memory):/{1,3}(?=\S)")
+#: Of an error of S3's in XML.
+_CODE = re.compile(r"<Code>(\w+)</Code>")
 _TEMPORARY = ".part"
 #: Folders that a key of ours has, at most; deeper ones are strangers'.
 _DEPTH = 4
@@ -242,12 +244,15 @@ def _whole(data: memoryview, start: int, end: int, where: str) -> memoryview:
 
 
 def _unreachable(failed: Exception, where: str) -> TierUnreachable:
-    """Makes the named error. What obstore says goes on with dumps of its own, which are left
-    out."""
+    """Makes the named error. What obstore says goes on with dumps of its own and with the page that
+    the service has answered, of which the code is told."""
     if isinstance(failed, OSError):
         text = failed.strerror or str(failed)
         return TierUnreachable(text, where, errno=failed.errno)
-    return TierUnreachable(str(failed).partition("\n")[0], where)
+    text = str(failed)
+    code = _CODE.search(text)
+    text = text.partition("\n")[0].partition(": <")[0] + (f": {code[1]}" if code else "")
+    return TierUnreachable(text, where)
 
 
 # ---- by obstore ----

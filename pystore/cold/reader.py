@@ -54,8 +54,8 @@ _LEAST_UNITS = 800
 _AHEAD, _AT_ONCE = 36 << 20, 4
 #: Requests on their way for who reads a queue message by message, and units of the next segment.
 _RUNS_AHEAD, _UNITS_AHEAD = 3, 4096
-#: Segments whose keys are looked at at once.
-_KEYS_AT_ONCE = 48
+#: Segments whose keys are looked at at once: of a thousand, eight requests follow each other.
+_KEYS_AT_ONCE = 128
 #: Bytes of records of a piece of upstream's tier, unless one message is larger.
 _PIECE = 16 << 20
 #: Messages that a segment's table names for a key that they do not have: more are no chance.

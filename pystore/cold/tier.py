@@ -29,7 +29,7 @@ from pystore.cold.manifest import (
     parse_page,
     spilled,
 )
-from pystore.cold.objects import FolderObjects, ObjectStore, StoredObject, address_of, open_objects
+from pystore.cold.objects import FolderObjects, ObjectStore, StoredObject, open_objects
 from pystore.cold.places import (
     INDEX_TOPIC,
     LOG,
@@ -49,11 +49,13 @@ from pystore.cold.places import (
 from pystore.format.units import UNIT
 
 __all__ = ["BrokerTier", "Extent", "JavaTier", "Place", "QueueSpan", "Tier", "TierView",
-           "find_brokers", "is_tier", "new_tier", "open_tier", "refuse_upstreams",
+           "brokers_at", "is_tier", "new_tier", "open_tier", "refuse_upstreams",
            "span_of"]  # fmt: skip
 
 #: Store times of anything.
 ALL_TIMES = 0, (1 << 63) - 1
+#: So many folders are named to whoever has not named the right one.
+_NAMED = 5
 #: Manifests of many queues are fetched by so many threads.
 _AT_ONCE = 16
 #: A file of upstream's units leads to gigabytes of records: so many of them are an extent.
@@ -127,8 +129,7 @@ class BrokerTier(NamedTuple):
 # ---- finding ----
 
 
-def find_brokers(objects: ObjectStore) -> list[BrokerTier]:
-    """Returns the brokers whose tiers lie below an address: of a root, a cluster or a broker."""
+def _find_brokers(objects: ObjectStore) -> list[BrokerTier]:
     names = objects.folders()
     above, _, last = objects.address.replace("\\", "/").rpartition("/")
     if _is_broker(objects, names):
@@ -157,11 +158,25 @@ def _is_broker(objects: ObjectStore, names: list[str]) -> bool:
     return False
 
 
+def brokers_at(objects: ObjectStore) -> list[BrokerTier]:
+    """Returns the brokers whose tiers lie below an address: of a root, a cluster or a broker.
+    Raises: NotATier where there is none, TierUnreachable."""
+    found = _find_brokers(objects)
+    if not found:
+        error = NotATier("no cold tier there", objects.address)
+        names = ", ".join(name for name in objects.folders()[:_NAMED])
+        error.next_step = "name the folder or prefix that was written to" + (
+            f"; below this one lie: {names}" if names else ""
+        )
+        raise error
+    return found
+
+
 def is_tier(path: str | os.PathLike[str]) -> bool:
     """Says whether a folder of this host holds a tier: of a root, a cluster or a broker; not where
     it cannot be read."""
     try:
-        return bool(find_brokers(FolderObjects(Path(path))))
+        return bool(_find_brokers(FolderObjects(Path(path))))
     except TierUnreachable:
         return False
 
@@ -170,12 +185,11 @@ def open_tier(path: str | os.PathLike[str]) -> Tier | JavaTier:
     """Opens the tier of the one broker at an address or folder. Raises: NotATier naming the brokers
     where there are several, TierUnreachable, BadArgument."""
     objects = open_objects(path)
-    found = find_brokers(objects)
-    if not found:
-        raise NotATier("no cold tier there", address_of(path))
+    found = brokers_at(objects)
     if len(found) > 1:
-        error = NotATier(f"{len(found)} brokers' tiers lie there", address_of(path))
-        error.next_step = "name one: " + ", ".join(sorted(each.folder for each in found)[:5])
+        error = NotATier(f"{len(found)} brokers' tiers lie there", objects.address)
+        names = sorted(each.folder for each in found)[:_NAMED]
+        error.next_step = "name one: " + ", ".join(names)
         raise error
     one = found[0]
     below = objects.below(one.folder)

@@ -58,10 +58,26 @@ def test_damage_is_exit_code_5(filled: Path, tmp_path: Path, say: Any):
         assert (len(audit["wrong"]), code) == (1, 5)
 
 
+def test_a_wrong_address_is_told_what_lies_there(
+    filled: Path, root: str, capsys: pytest.CaptureFixture[str]
+):
+    main(["cold", "push", str(filled), f"{root}/cold", "--broker", "b1"])
+    capsys.readouterr()
+    for verb in "ls", "verify":
+        assert main(["cold", verb, root]) == 3
+        assert capsys.readouterr().err.rstrip().endswith("below this one lie: cold")
+    assert main(["cold", "ls", f"{root}/gone"]) == 3
+
+
+def test_a_service_that_refuses_is_told_with_its_code(s3: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["cold", "ls", "s3://no-such-bucket/cold"]) == 6
+    said = capsys.readouterr().err
+    assert ": NoSuchBucket: s3://no-such-bucket/cold" in said and "<" not in said
+
+
 def test_names_and_options_that_make_no_sense_are_refused(filled: Path, tmp_path: Path, say: Any):
     cold = tmp_path / "cold"
     assert say("cold", "push", filled, cold)[1] == 2  # no name of a broker
-    assert say("cold", "ls", cold)[1] == 1
     for broker in ("b1", "b2"):
         say("cold", "push", filled, cold, "--broker", broker)
     assert [b["broker"] for b in say("cold", "ls", cold)[0]["brokers"]] == ["b1", "b2"]

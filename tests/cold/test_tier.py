@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 import pystore
+from pystore.cold.ahead import in_order
+from pystore.cold.blocks import BlockCache
 from pystore.cold.failures import TierTaken
 from pystore.cold.manifest import ROWS_A_PAGE, ROWS_MAX, Manifest
 from pystore.cold.push import PushReport, QueuePusher, push
@@ -183,6 +186,49 @@ def older(manifest: Manifest) -> Manifest:
     """Returns the manifest with pages that were stored long before its rows."""
     pages = tuple(page._replace(time_min=1, time_max=2) for page in manifest.pages)
     return manifest._replace(pages=pages)
+
+
+class _Meeting:
+    """An object store that answers nobody before so many ask at once."""
+
+    def __init__(self, objects: Any, parties: int) -> None:
+        self._objects = objects
+        self._met = threading.Barrier(parties, timeout=60)
+        self._all_here = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._objects, name)
+
+    def get(self, *args: Any) -> Any:
+        if not self._all_here.is_set():
+            self._met.wait()
+            self._all_here.set()
+        return self._objects.get(*args)
+
+
+def test_a_query_by_key_asks_128_segments_at_once(tmp_path: Path):
+    with pystore.open(tmp_path / "store", mappedFileSizeCommitLog=1 << 20) as store:
+        for number in range(128):
+            store.put("orders", bytes(1000), queue=0, keys=f"order-{number}")
+    with pystore.Reader(tmp_path / "store") as reader:
+        push(reader, tier_of(str(tmp_path / "cold")), segment_bytes=1024)
+    tier = open_tier(tmp_path / "cold")
+    assert tier.spans()[0].segments == 128
+    tier.objects = _Meeting(tier.objects, 128)
+    reader = ColdReader.over(tier, BlockCache(tier.objects))
+    assert [m.queue_offset for m in reader.query("orders", "order-7")] == [7]
+    reader.close()
+
+
+def test_one_that_takes_long_does_not_hold_up_its_neighbours():
+    passed = threading.Event()
+
+    def work(number: int) -> bool:
+        if number == 5:
+            passed.set()
+        return number != 0 or passed.wait(60)
+
+    assert [done for _, done in in_order(work, range(6), 2)] == [True] * 6
 
 
 def test_what_is_taken_away_is_gone_and_the_rest_stays(pushed: str):
