@@ -25,6 +25,7 @@ __all__ = [
     "Manifest",
     "ManifestPage",
     "Row",
+    "Seam",
     "page_key",
     "page_of",
     "parse_manifest",
@@ -40,9 +41,16 @@ _SUM = b',"crc":'
 #: No object is larger; what claims to be is refused before memory is taken for it.
 SEGMENT_MAX = 64 << 20
 MANIFEST_MAX = 4 << 20
-#: So many rows stand in a manifest at most; then the older ones go to a page, so many at once. No
-#: change adds more than a page of them.
-ROWS_MAX, ROWS_A_PAGE = 320, 256
+#: Rows of a page, at most; no change adds more of them. With each change the rows that are in no
+#: page are written again, and with them a line a page: so pages are small as long as there are few,
+#: and have four rows more each.
+ROWS_A_PAGE = 256
+_ROWS_A_PAGE_MIN, _ROWS_MORE = 32, 4
+#: So many of the newest rows go to no page. No manifest has more rows than ROWS_MAX.
+_ROWS_KEPT = 16
+ROWS_MAX = ROWS_A_PAGE + _ROWS_KEPT
+#: What a reader takes: manifests were written once that had more.
+_ROWS_READ = 320 + ROWS_A_PAGE
 PAGES_MAX = 1 << 14
 #: The JSON of a stranger takes fifty times its size in memory, so one is looked at at a time.
 _parsing = threading.Lock()
@@ -88,6 +96,16 @@ class ManifestPage(NamedTuple):
     bytes: int
 
 
+class Seam(NamedTuple):
+    """By what a queue is known again, and which version of its manifest says it (Manifest)."""
+
+    version: int
+    epoch: int
+    end: int
+    last_end: int
+    last: int
+
+
 class Manifest(NamedTuple):
     """What the tier has of a queue. low: queue offsets below it are gone. end: the queue offset
     that comes next. next_base: where the next segment begins in the queue's log. writer: a number
@@ -107,6 +125,10 @@ class Manifest(NamedTuple):
     last: int = 0
     pages: tuple[ManifestPage, ...] = ()
     rows: tuple[Row, ...] = ()
+
+    @property
+    def seam(self) -> Seam:
+        return Seam(self.version, self.epoch, self.end, self.last_end, self.last)
 
     @property
     def start(self) -> int:
@@ -187,9 +209,11 @@ def page_key(topic: str, queue: int, number: int) -> str:
 def spilled(manifest: Manifest) -> tuple[Manifest, tuple[Row, ...]]:
     """Returns the manifest without the rows that are to go to a page, and these; none while there
     are few."""
-    if len(manifest.rows) <= ROWS_MAX:
+    older = len(manifest.rows) - _ROWS_KEPT
+    if older <= min(_ROWS_A_PAGE_MIN + _ROWS_MORE * len(manifest.pages), ROWS_A_PAGE):
         return manifest, ()
-    return manifest._replace(rows=manifest.rows[ROWS_A_PAGE:]), manifest.rows[:ROWS_A_PAGE]
+    older = min(older, ROWS_A_PAGE)
+    return manifest._replace(rows=manifest.rows[older:]), manifest.rows[:older]
 
 
 def page_of(rows: tuple[Row, ...], number: int) -> tuple[ManifestPage, bytes]:
@@ -253,7 +277,7 @@ def _parsed(raw: Any, topic: str, queue: int, version: int) -> Manifest:
     if numbers["low"] > numbers["end"]:
         raise ValueError(f"it begins at offset {numbers['low']}, and ends at {numbers['end']}")
     pages = _pages(raw["pages"])
-    rows = _rows(raw["rows"], ROWS_MAX + ROWS_A_PAGE)
+    rows = _rows(raw["rows"], _ROWS_READ)
     found = Manifest(topic, queue, version, **numbers, pages=pages, rows=rows)
     spans: list[ManifestPage | Row] = [*pages, *found.rows]
     for before, after in itertools.pairwise(spans):

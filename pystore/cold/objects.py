@@ -249,10 +249,10 @@ def _unreachable(failed: Exception, where: str) -> TierUnreachable:
     if isinstance(failed, OSError):
         text = failed.strerror or str(failed)
         return TierUnreachable(text, where, errno=failed.errno)
-    text = str(failed)
-    code = _CODE.search(text)
-    text = text.partition("\n")[0].partition(": <")[0] + (f": {code[1]}" if code else "")
-    return TierUnreachable(text, where)
+    dump = str(failed)
+    code = _CODE.search(dump)
+    text = dump.partition("\n")[0].partition(": <")[0]
+    return TierUnreachable(f"{text}: {code[1]}" if code else text, where)
 
 
 # ---- by obstore ----

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pystore.cold.failures import TierTaken
-from pystore.cold.manifest import ROWS_A_PAGE, SEGMENT_MAX, Manifest, Row
+from pystore.cold.manifest import ROWS_A_PAGE, SEGMENT_MAX, Manifest, Row, Seam
 from pystore.cold.places import is_kept
 from pystore.cold.segment import crc_of, make_segment
 from pystore.cold.tier import Tier
@@ -75,7 +75,7 @@ def push(
     return report
 
 
-def continues(source: Base, manifest: Manifest, queue: QueueInfo) -> bool:
+def continues(source: Base, manifest: Manifest | Seam, queue: QueueInfo) -> bool:
     """Says whether a queue of the source is the one whose beginning the tier has: it reaches as
     far, and has the tier's last record there, unless it has that one no more."""
     if manifest.end > queue.max_offset:
@@ -148,9 +148,11 @@ class QueuePusher:
         if not rows:
             return manifest
         made = manifest.with_rows(tuple(rows), self._epoch, self._tier.writer)
-        made = self._tier.publish(made.without(expired) if expired else made)
-        self._report.objects += 1
-        return made
+        if expired:
+            made = made.without(expired)
+        published = self._tier.publish(made)
+        self._report.objects += 1 + len(published.pages) - len(made.pages)
+        return published
 
     def _check(self, manifest: Manifest) -> None:
         """Checks that the queue is the one whose beginning the tier has. Raises: BadArgument."""

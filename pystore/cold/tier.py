@@ -10,7 +10,7 @@ import secrets
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from sys import intern
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -23,6 +23,7 @@ from pystore.cold.manifest import (
     Manifest,
     ManifestPage,
     Row,
+    Seam,
     page_key,
     page_of,
     parse_manifest,
@@ -384,10 +385,11 @@ class Tier:
         return self._known.get((topic, queue))
 
     def load_each(
-        self, topics: Collection[str] = ()
+        self, topics: Collection[str] = (), *, known: Mapping[tuple[str, int], Seam] | None = None
     ) -> Iterator[tuple[tuple[str, int], Manifest | TierDamaged]]:
         """Yields topic and queue, and the manifest or what is wrong with it, of every queue or of
-        topics', fetched side by side. Raises: TierUnreachable."""
+        topics', fetched side by side. known: versions that are left out. Raises:
+        TierUnreachable."""
 
         def load(place: tuple[str, int]) -> Manifest | TierDamaged:
             try:
@@ -395,7 +397,12 @@ class Tier:
             except TierDamaged as wrong:
                 return wrong
 
-        wanted = (place for place in self.queues() if not topics or place[0] in topics)
+        def is_wanted(place: tuple[str, int]) -> bool:
+            seam = None if known is None else known.get(place)
+            listed = self._listed[place] >> _SIZE_BITS
+            return (not topics or place[0] in topics) and (seam is None or seam.version != listed)
+
+        wanted = filter(is_wanted, self.queues())
         return in_order(load, wanted, _AT_ONCE)
 
     def load_all(self, topic: str | None = None) -> Iterator[Manifest]:

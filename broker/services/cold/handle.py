@@ -14,7 +14,7 @@ from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from pystore import QueueInfo, Store
 from pystore.cold.failures import NotATier, TierDamaged
-from pystore.cold.manifest import Manifest
+from pystore.cold.manifest import Manifest, Seam
 from pystore.cold.push import continues
 from pystore.cold.tier import QueueSpan, Tier, new_tier, refuse_upstreams, span_of
 from pystore.files import make_folders, read_file, write_whole
@@ -44,6 +44,9 @@ class TierHandle:
         self._names = cluster, broker
         self._looking = threading.Lock()
         self._spans: dict[tuple[str, int], QueueSpan] = {}
+        #: Of the manifests that these were taken from: a look fetches later ones alone. Manifests
+        #: of very many queues do not stay in memory.
+        self._seams: dict[tuple[str, int], Seam] = {}
         #: Topics that were deleted, and whose queues in the tier are of before; when that was seen,
         #: on the monotonic clock.
         self.hidden: dict[str, float] = {}
@@ -103,6 +106,7 @@ class TierHandle:
             self._spans[place] = span_of(manifest)
         else:
             self._spans.pop(place, None)
+        self._seams[place] = manifest.seam
         for told in self.on_note:
             told(*place)
 
@@ -124,6 +128,7 @@ class TierHandle:
     def _note_damage(self, place: tuple[str, int], wrong: TierDamaged) -> None:
         """Leaves a queue alone. What of it is no longer here may be there: whoever reads it waits,
         and is not sent on to the first local message."""
+        self._seams.pop(place, None)
         local = [q for q in self._store.queues(place[0]) if q.queue == place[1]]
         if local or len(self.damaged) < _DAMAGED_MAX:
             self.damaged[place] = wrong.text
@@ -160,19 +165,24 @@ class TierHandle:
         begins = {(q.topic, q.queue): q.min_offset for q in self._store.queues()}
         self._check_mark(bool(tier.queues()))
         self.damaged, gaps, epoch = {}, {}, 0
-        for place, found in tier.load_each():
-            made: Manifest | TierDamaged | None = found
-            if isinstance(found, Manifest) and found.end < begins.get(place, 0):
+        for place, found in tier.load_each(known=self._seams):
+            if isinstance(found, TierDamaged):
+                self._note_damage(place, found)
+            else:
+                self.note(found)
+        for place in tier.queues():
+            seam = self._seams.get(place)
+            if seam is not None and seam.end < begins.get(place, 0):
                 tier.seek(*place)  # the listing may be old
                 made = self._manifest_of(tier, *place)
-            if isinstance(made, TierDamaged):
-                self._note_damage(place, made)
-            if not isinstance(made, Manifest):
+                if made is not None:
+                    self.note(made)
+                seam = self._seams.get(place)
+            if seam is None:
                 continue
-            self.note(made)
-            epoch = max(epoch, made.epoch)
-            if 0 < made.end < begins.get(place, 0):
-                gaps[place] = self._gap(made, begins[place])
+            epoch = max(epoch, seam.epoch)
+            if 0 < seam.end < begins.get(place, 0):
+                gaps[place] = self._gap(place, seam.end, begins[place])
         self.gaps, self.epoch = gaps, epoch
 
     def _check_mark(self, there: bool) -> None:
@@ -194,13 +204,10 @@ class TierHandle:
             write_whole(mark, said, mode=mode)
             self._marked = True
 
-    def _gap(self, manifest: Manifest, begin: int) -> str:
-        topic, queue = manifest.topic, manifest.queue
-        text = (
-            f"offsets {manifest.end} to {begin - 1} of {topic}/{queue} are neither here nor in the"
-            " tier"
-        )
-        if (topic, queue) not in self.gaps:
+    def _gap(self, place: tuple[str, int], end: int, begin: int) -> str:
+        topic, queue = place
+        text = f"offsets {end} to {begin - 1} of {topic}/{queue} are neither here nor in the tier"
+        if place not in self.gaps:
             log.warning("The cold tier was set back, or a full disk took it: %s", text)
         return text
 
@@ -247,5 +254,5 @@ class TierHandle:
     def is_same(self, info: QueueInfo) -> bool:
         """Says whether a queue of the store is the one of the tier, as far as that can be read.
         Raises: StoreError."""
-        found = self.manifest(info.topic, info.queue)
-        return found is not None and continues(self._store, found, info)
+        seam = self._seams.get((info.topic, info.queue))
+        return seam is not None and continues(self._store, seam, info)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
@@ -26,7 +27,7 @@ from pystore import Store
 from pystore.cold.failures import TierDamaged, TierTaken
 from pystore.cold.manifest import Manifest
 from pystore.cold.push import SEGMENT_BYTES, PushReport, QueuePusher
-from pystore.cold.tier import Tier
+from pystore.cold.tier import QueueSpan, Tier, span_of
 from pystore.cold.upkeep import collect, expired_below
 from pystore.errors import BadArgument
 
@@ -72,6 +73,9 @@ class Uploads:
         self._segment_bytes = segment_bytes
         self._pool = ThreadPoolExecutor(_THREADS, "pystore-upload")
         self._pace = BytePace(stopping)
+        #: By topic and queue: where it begins, and when the newest message of its first segment was
+        #: stored, ms. Until that is old enough nobody asks its manifest.
+        self._firsts: dict[tuple[str, int], tuple[int, int]] = {}
         self._puts = PutBudget()
         self._delete_s = time.monotonic()
         self._collect_s = self._delete_s + _COLLECT_FIRST_S
@@ -155,6 +159,8 @@ class Uploads:
             return False
         finally:
             self.counts.puts += report.objects
+            if not full and report.objects > _PUTS:  # a page, too
+                self._puts.take(report.objects - _PUTS, limits.puts, must=True)
         if made is before:
             queue.record = max(1, queue.record * 9 // 10)  # fewer bytes than it was taken for
             return False
@@ -224,17 +230,30 @@ class Uploads:
         self._handle.note(tier.publish(manifest))
         self.counts.puts += 1
 
-    def _expired(self, tier: Tier, manifest: Manifest, limits: TierLimits) -> int:
-        """Returns the queue offset below which segments are older than their topic's time."""
+    def _keeps_from(self, topic: str, limits: TierLimits) -> int:
+        """Returns the store time, ms, before which messages of a topic are too old; 0: none are."""
         if not limits.deletes:
             return 0
-        config = self._topics.get(manifest.topic)
+        config = self._topics.get(topic)
         hours = int(config.attributes.get("reserve.time") or 0) if config is not None else 0
         kept_ms = hours * _HOUR_MS if hours > 0 else limits.reserved_ms
-        if kept_ms < 0:
+        return 0 if kept_ms < 0 else time.time_ns() // 1_000_000 - kept_ms
+
+    def _is_young(self, span: QueueSpan, before_ms: int) -> bool:
+        """Says whether the first segment of a queue is known to have later messages."""
+        start, newest_ms = self._firsts.get((span.topic, span.queue), (-1, 0))
+        return span.time_min >= before_ms or (start == span.start and newest_ms >= before_ms)
+
+    def _expired(self, tier: Tier, manifest: Manifest, limits: TierLimits) -> int:
+        """Returns the queue offset below which segments are older than their topic's time."""
+        before_ms = self._keeps_from(manifest.topic, limits)
+        if not before_ms or self._is_young(span_of(manifest), before_ms):
             return 0
         try:
-            return expired_below(tier, manifest, time.time_ns() // 1_000_000 - kept_ms)
+            low = expired_below(tier, manifest, before_ms)
+            for row in islice(tier.rows(manifest, low, manifest.end), 1):
+                self._firsts[manifest.topic, manifest.queue] = low, row.time_max
+            return low
         except TierDamaged as wrong:  # of a page: what is older stays
             _quiet.warning("pages", "What is old in the cold tier cannot be told: %s", wrong)
             return 0
@@ -245,6 +264,8 @@ class Uploads:
         if now_s < self._delete_s:
             return
         for span in self._handle.spans():
+            if self._is_young(span, self._keeps_from(span.topic, limits)):
+                continue
             manifest = self._handle.manifest(span.topic, span.queue)
             low = 0 if manifest is None else self._expired(tier, manifest, limits)
             if manifest is None or low <= manifest.start:

@@ -1,0 +1,48 @@
+"""A tier that is written to for long costs as much a day as at first (`make year-cold`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from benches.tier_year import Year, simulate
+from pystore.cold import tier
+
+PUTS = 30
+
+
+@pytest.fixture(scope="module")
+def year() -> Year:
+    """Two days in which either of two topics has as many turns as in nine months. Of very many
+    queues no manifest stays in memory: here of none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tier, "_KEPT_BYTES", 1)
+        return simulate(2, 2, PUTS)
+
+
+def test_no_hour_has_more_puts_than_the_setting_says(year: Year):
+    assert PUTS // 2 < year.most_in_an_hour <= PUTS
+
+
+def test_manifests_do_not_grow_with_what_they_name(year: Year):
+    first, second = (
+        sum(day.counts.bytes_put[kind] for kind in ("manifest", "page")) for day in year.days
+    )
+    assert second < 1.5 * first
+    assert year.largest_manifest < 10_000
+
+
+def test_looks_fetch_what_is_new_alone(year: Year):
+    second = year.days[1].counts
+    pages = sum(day.counts.puts["page"] for day in year.days)
+    # Each turn takes its manifest, and once a day the collector takes all, with their pages.
+    assert second.gets <= second.puts["manifest"] + year.topics + pages
+
+
+def test_a_restart_takes_each_manifest_once(year: Year):
+    assert year.restart_gets <= year.topics
+
+
+def test_a_query_by_key_takes_a_request_a_segment(year: Year):
+    pages = sum(day.counts.puts["page"] for day in year.days)
+    assert year.query_segments > 300
+    assert year.query_gets < 1.1 * year.query_segments + pages
