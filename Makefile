@@ -52,7 +52,7 @@ CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-c tsan tsan-net test-py test-busy test-cluster test-order test-dev judge upstream \
-        attack crash crash-pop crash-lite crash-cold twin-cold crash-timers crash-ha chaos-ha model-ha crash-acting damage-meta museum museum-java campaign chaos fuzz bench \
+        attack crash crash-pop crash-lite crash-cold twin-cold year-cold crash-timers crash-ha chaos-ha model-ha crash-acting damage-meta museum museum-java campaign chaos fuzz bench \
         bench-c bench-peers bench-broker bench-clients pictures screens lint format typecheck errors findings codes logs metrics settings cli docs docs-check \
         wheel test-wheel clean prepare compiled proto $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
@@ -164,6 +164,9 @@ crash-cold: build ## a broker that writes to its cold tier, killed 200 times; th
 
 twin-cold: build ## a broker with a cold tier beside one that keeps everything: 100,000 requests, PS_COLD_TWINS
 	@PS_COLD_TWINS=$${PS_COLD_TWINS:-100000} $(PY) -m pytest tests/cold/test_twins.py -q -s $(HOURS)
+
+year-cold: build ## a year of a cold tier of quiet topics, on a clock that is moved, and its bill; ARGS="--topics 20 --puts-an-hour 4"
+	@$(PY) -m benches.tier_year $(ARGS)
 
 crash-timers: build ## timers that are put, delivered and recalled by a process that is killed 200 times
 	@PS_TIMER_KILLS=$${PS_TIMER_KILLS:-200} $(PY) -m pytest tests/crash/test_timers_kill.py -q -s $(HOURS)

@@ -54,6 +54,9 @@ class MovedClock:
 
     time = monotonic
 
+    def thread_time(self) -> float:
+        return 0.0
+
     def time_ns(self) -> int:
         return int(self.now_s * 1e9)
 
@@ -102,6 +105,10 @@ class CountedObjects:
         self.counts.bytes_got += len(data)
         return data
 
+    def size_of(self, key: str) -> int | None:
+        self.counts.gets += 1  # a HEAD costs as much
+        return len(self._data[key][0]) if key in self._data else None
+
     def put_new(self, key: str, data: bytes | bytearray) -> bool:
         kind = "page" if "/page-" in key else "manifest" if key.startswith(MANIFESTS) else "segment"
         now_s = self._clock.now_s
@@ -120,13 +127,12 @@ class CountedObjects:
         return True
 
     def find(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
-        at, found = bisect_right(self._keys, max(prefix, after)), 0
+        at = bisect_right(self._keys, max(prefix, after))
         self.counts.lists += 1
-        for key in self._keys[at:]:
+        for number, key in enumerate(self._keys[at:], 1):
             if not key.startswith(prefix):
                 return
-            found += 1
-            self.counts.lists += found % _LISTED == 0
+            self.counts.lists += number % _LISTED == 0
             data, made_s = self._data[key]
             yield StoredObject(key, len(data), self._clock.now_s - made_s)
 

@@ -25,8 +25,6 @@ __all__ = ["ObjectStore", "StoredObject", "address_of", "is_address", "open_obje
 
 #: A path that pathlib has taken for one of this host has lost a slash.
 _ADDRESS = re.compile(r"(s3a?|gs|az|abfss?|adl|azure|https?|memory):/{1,3}(?=\S)")
-#: Of an error of S3's in XML.
-_CODE = re.compile(r"<Code>(\w+)</Code>")
 _TEMPORARY = ".part"
 #: Folders that a key of ours has, at most; deeper ones are strangers'.
 _DEPTH = 4
@@ -245,14 +243,11 @@ def _whole(data: memoryview, start: int, end: int, where: str) -> memoryview:
 
 def _unreachable(failed: Exception, where: str) -> TierUnreachable:
     """Makes the named error. What obstore says goes on with dumps of its own and with the page that
-    the service has answered, of which the code is told."""
+    the service has answered, which are left out."""
     if isinstance(failed, OSError):
         text = failed.strerror or str(failed)
         return TierUnreachable(text, where, errno=failed.errno)
-    dump = str(failed)
-    code = _CODE.search(dump)
-    text = dump.partition("\n")[0].partition(": <")[0]
-    return TierUnreachable(f"{text}: {code[1]}" if code else text, where)
+    return TierUnreachable(str(failed).partition("\n")[0].partition(": <")[0], where)
 
 
 # ---- by obstore ----
