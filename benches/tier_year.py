@@ -12,6 +12,7 @@ hour each queue fares the same, in a tenth of the time.
 from __future__ import annotations
 
 import argparse
+import random
 import shutil
 from bisect import bisect_right, insort
 from collections import Counter, deque
@@ -30,12 +31,13 @@ from broker.services.config import Config
 from pystore.cold import objects as objects_module
 from pystore.cold.blocks import BlockCache
 from pystore.cold.failures import TierDamaged
+from pystore.cold.manifest import Manifest, Row, page_of, spilled
 from pystore.cold.objects import StoredObject
 from pystore.cold.places import MANIFESTS
 from pystore.cold.reader import ColdReader
 from pystore.cold.tier import Tier
 
-__all__ = ["CountedObjects", "Year", "costs_of", "simulate"]
+__all__ = ["CountedObjects", "Year", "costs_of", "of_one_queue", "simulate"]
 
 NAMES = "c1", "broker-a"
 _HOUR_S, _DAY_S = 3600.0, 86_400.0
@@ -256,6 +258,28 @@ def costs_of(day: Day, put: float, get: float, storage: float) -> dict[str, floa
     }
 
 
+def of_one_queue(segments: int, a_manifest: int) -> tuple[int, int, int]:
+    """Returns PUTs, bytes of manifests and pages that were written, and the largest manifest, of a
+    queue that had so many segments of 16 MiB in a year. a_manifest: segments that come at once."""
+    made, puts, written, largest = Manifest("orders", 0), 0, 0, 0
+    rng, step_ms = random.Random(49), 365 * 86_400_000 // segments
+    for first in range(0, segments, a_manifest):
+        rows = tuple(
+            Row(n * 17 * _MIB, 17 * _MIB, 16 * _MIB, n * 16_000, 16_000, 16_000,
+                1_800_000_000_000 + n * step_ms, 1_800_000_000_000 + (n + 1) * step_ms,
+                rng.getrandbits(32), rng.getrandbits(32), 0)
+            for n in range(first, min(segments, first + a_manifest))
+        )  # fmt: skip
+        made, older = spilled(made.with_rows(rows, 0, rng.getrandbits(62)))
+        if older:
+            page, data = page_of(older, rng.getrandbits(62))
+            made = made._replace(pages=(*made.pages, page))
+            puts, written = puts + 1, written + len(data)
+        size = len(made.encoded())
+        puts, written, largest = puts + 1 + len(rows), written + size, max(largest, size)
+    return puts, written, largest
+
+
 def _show(year: Year, given: argparse.Namespace) -> None:
     print("| day | PUTs | manifests and pages written | GETs | LISTs | objects | kept | a day |")
     print("|---|---|---|---|---|---|---|---|")
@@ -286,6 +310,13 @@ def main() -> None:
     asked.add_argument("--get-price", type=float, default=0.4)
     asked.add_argument("--storage-price", type=float, default=0.023)
     given = asked.parse_args()
+    for segments, a_manifest in (365, 1), (65_700, 8):
+        puts, written, largest = of_one_queue(segments, a_manifest)
+        print(
+            f"a queue of {segments:,} segments a year, {a_manifest} a manifest: {puts:,} PUTs,"
+            f" {puts * given.put_price / 1e6:.3f} $; {written / 1e6:.1f} MB of manifests and pages,"
+            f" the largest {largest / 1024:.0f} KiB"
+        )
     _show(simulate(given.topics, given.days, given.puts_an_hour), given)
 
 

@@ -287,6 +287,8 @@ class Tier:
         self.cluster, self.broker = cluster, broker
         #: Version and size of each queue's newest manifest, in one number: of a million queues.
         self._listed: dict[tuple[str, int], int] = {}
+        #: Queues whose newest manifest the last listing lacked.
+        self._doubted: set[tuple[str, int]] = set()
         self._known: _Recent[tuple[str, int], Manifest] = _Recent(_KEPT_BYTES)
         self._pages: _Recent[str, tuple[Row, ...]] = _Recent(_KEPT_BYTES // 4)
         #: Of this process's manifests, so that a request sent twice finds its own.
@@ -299,10 +301,12 @@ class Tier:
         newest: dict[tuple[str, int], int] = {}
         for found in self.objects.find(f"{MANIFESTS}/"):
             self._note(found, newest)
-        for place, known in self._listed.items():
-            if newest.get(place, 0) < known:
-                newest[place] = known
-                self._known.drop(place)
+        self._doubted = {
+            place for place, known in self._listed.items() if newest.get(place, 0) < known
+        }
+        for place in self._doubted:
+            newest[place] = self._listed[place]
+            self._known.drop(place)
         self._listed = newest
 
     def seek(self, topic: str, queue: int) -> None:
@@ -400,7 +404,8 @@ class Tier:
         def is_wanted(place: tuple[str, int]) -> bool:
             seam = None if known is None else known.get(place)
             listed = self._listed[place] >> _SIZE_BITS
-            return (not topics or place[0] in topics) and (seam is None or seam.version != listed)
+            old = seam is None or seam.version != listed or place in self._doubted
+            return old and (not topics or place[0] in topics)
 
         wanted = filter(is_wanted, self.queues())
         return in_order(load, wanted, _AT_ONCE)
