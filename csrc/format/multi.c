@@ -70,8 +70,10 @@ bool ps_multi_next(ps_multi *m) {
         const uint8_t *name_end = part_end(&m->mu_name, m->mu_names_end);
         const uint8_t *digits_end = part_end(&m->mu_offset, m->mu_offsets_end);
         int64_t offset = 0;
-        if (!ps_name_is_lmq(name, (int32_t)(name_end - name)) || name_end - name > PS_TOPIC_MAX ||
-            memchr(name, '/', (size_t)(name_end - name)) != NULL) {
+        m->mu_as.topic = name;
+        m->mu_as.topic_len = (int32_t)(name_end - name);
+        if (!ps_name_is_lmq(name, m->mu_as.topic_len) || m->mu_as.topic_len > PS_TOPIC_MAX ||
+            !ps_record_names_queue(&m->mu_as)) {
             m->mu_skipped++;
             continue;
         }
@@ -80,8 +82,6 @@ bool ps_multi_next(ps_multi *m) {
             if (*digit < '0' || *digit > '9') return false;
             offset = offset * 10 + (*digit - '0');
         }
-        m->mu_as.topic = name;
-        m->mu_as.topic_len = (int32_t)(name_end - name);
         m->mu_as.queue_offset = offset;
         return true;
     }
