@@ -164,7 +164,7 @@ async def open_services(
     # A slave knows no check points: whoever becomes the master finds them in the log.
     await pop.start(None if is_slave(o.settings) else timers)
     pop.order.batches.put_records(_has_heirs(o))
-    services.lite = lite = _lite_topics(services, pop)
+    services.lite = lite = await _lite_topics(services, pop)
     undo.push_async_callback(lite.stop)
     services.access = access = await _control_access(o, core, undo)
     services.replication = _replicate(o, services, access, slaves, undo)
@@ -203,7 +203,7 @@ def _static_topics(o: Options, s: Services, undo: AsyncExitStack) -> StaticTopic
     return StaticTopics(table, queues, s.registration.route, s.settings)
 
 
-def _lite_topics(s: Services, pop: Pop) -> LiteTopics:
+async def _lite_topics(s: Services, pop: Pop) -> LiteTopics:
     """Makes the part of lite topics; it serves once a topic has some. Raises: StoreError."""
     lite = LiteTopics(
         s.store.lights,
@@ -218,7 +218,7 @@ def _lite_topics(s: Services, pop: Pop) -> LiteTopics:
             s.store.path / "config" / "liteSubscriptions.json", s.store.settings.file_mode
         ),
     )
-    lite.start()
+    await lite.start()
     s.topics.before = lambda config: lite.begin() if is_lite(config.attributes) else None
     return lite
 

@@ -321,16 +321,19 @@ class LiteProcessor:
 
     async def _kept(self, command: Command) -> Command:
         """Tells a slave of ours who subscribes to what, when that has changed since it asked last:
-        `known` is what `mark` of that answer was."""
+        `known` is what `mark` of that answer was. With `begin` the answer has a piece of the file
+        alone, of the file with this `mark`, or the first one of another; `next` says where it goes
+        on. Slaves of older versions are told all of it at once."""
         lite = self.s.lite
         mark = lite.kept_mark if lite is not None and lite.is_on else ""
         if lite is None or mark in ("", command.ext.get("known")):
             return command.reply(ext={"mark": mark})
+        begin = command.number("begin") if "begin" in command.ext else None
         try:
-            text = await asyncio.to_thread(lite.kept_text)
+            mark, text, following = await lite.kept_piece(command.text("mark", ""), begin)
         except OSError as failed:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the file is not read: {failed}") from failed
-        return command.reply(ext={"mark": mark}, body=text)
+        return command.reply(ext={"mark": mark, "next": following}, body=text)
 
     def broker_info(self, peer: Peer, command: Command) -> Result:
         if command.ext.get("pystore"):
@@ -423,8 +426,8 @@ class LiteProcessor:
         }  # fmt: skip
         client = lite.registry.get(name, client_id)
         if client is not None:
-            told = lite.registry.queues(name, client_id)
-            queues = await asyncio.to_thread(lambda: sorted(names_in(told)))
+            told = b"".join([each async for each in lite.registry.queues(name, client_id)])
+            queues = await asyncio.to_thread(lambda: sorted(set(names_in(told))))
             if client.wild and client.parent == config.name:
                 queues = [f"{config.name}@{name}"]
             body |= {

@@ -51,17 +51,23 @@ void ps_lite_leave(ps_core *core, const ps_lite_who *who);
  * client. */
 int32_t ps_lite_add(ps_core *core, const ps_lite_who *who, const uint8_t *names, int32_t len,
                     ps_error *error);
-/* Subscribes it to these, and to no others. As above. */
-int ps_lite_replace(ps_core *core, const ps_lite_who *who, const uint8_t *names, int32_t len,
-                    ps_error *error);
+/* What is added from now on, in as many calls as it takes, is a new set of it. */
+void ps_lite_begin_set(ps_core *core, const ps_lite_who *who);
+/* Unsubscribes it from what is not of the new set: from so many, and how many went. */
+int32_t ps_lite_end_set(ps_core *core, const ps_lite_who *who, int32_t most);
 /* Has it read all lite topics of its topic. 1: it did not before. */
 int ps_lite_add_wild(ps_core *core, const ps_lite_who *who);
 /* Unsubscribes it, without the event. 1; 0: it did not have the queue. */
 int ps_lite_remove(ps_core *core, const ps_lite_who *who, const char *queue, int32_t len);
-/* Names of what it subscribes to (events 1: of the queues of its events), as above, into `to`: the
- * bytes, or how many are needed. */
-int64_t ps_lite_names(ps_core *core, const ps_lite_who *who, int32_t events, uint8_t *to,
-                      int64_t room);
+/* Names of what it subscribes to, as above, into `to`, which has room for one at least: the bytes.
+ * begin 1: the first ones, else those after the last call's; 0: there are no more. Of one who asks
+ * at a time. Names that it takes up meanwhile, again or for the first time, come at the end, and as
+ * they may do so without an end, after twice the first number of names no more come; that counts
+ * as a change, so that who asks after each of them asks again. */
+int32_t ps_lite_names(ps_core *core, const ps_lite_who *who, int32_t begin, uint8_t *to,
+                      int32_t room);
+/* The same of the queues of its events, all of them: the bytes, or how many are needed. */
+int64_t ps_lite_event_names(ps_core *core, const ps_lite_who *who, uint8_t *to, int64_t room);
 /* Clients that subscribe to a queue, of one group or (NULL) of any; those of wildcard groups only
  * of that one. How many are in `rows`. */
 int32_t ps_lite_subscribers(ps_core *core, const char *queue, int32_t len, const char *group,

@@ -201,17 +201,22 @@ int32_t ps_lite_add(ps_core *core, const ps_lite_who *who, const uint8_t *names,
     return made;
 }
 
-int ps_lite_replace(ps_core *core, const ps_lite_who *who, const uint8_t *names, int32_t len,
-                    ps_error *e) {
+void ps_lite_begin_set(ps_core *core, const ps_lite_who *who) {
+    PS_CORE_HELD(core);
+    lite_client *c = ps_lite_find_who(core, who);
+    if (c != NULL) c->lc_round++; /* those of the new set get it, and come after the others */
+}
+
+int32_t ps_lite_end_set(ps_core *core, const ps_lite_who *who, int32_t most) {
     PS_CORE_HELD(core);
     lite_client *c = ps_lite_find_who(core, who);
     ps_lite *l = core->co_lite;
-    if (c != NULL) c->lc_round++; /* those of the new set get it, and come after the others */
-    int32_t made = ps_lite_add(core, who, names, len, e);
-    if (made < 0) return made;
-    while (c->lc_subs != 0 && ps_lite_sub_at(l, c->lc_subs)->ls_round != c->lc_round)
+    int32_t n = 0;
+    for (; c != NULL && n < most && c->lc_subs != 0; n++) {
+        if (ps_lite_sub_at(l, c->lc_subs)->ls_round == c->lc_round) break;
         ps_lite_drop_sub(l, c->lc_subs);
-    return 0;
+    }
+    return n;
 }
 
 int ps_lite_add_wild(ps_core *core, const ps_lite_who *who) {
@@ -263,22 +268,50 @@ void ps_lite_leave(ps_core *core, const ps_lite_who *who) {
 
 /* ---- asking ---- */
 
-int64_t ps_lite_names(ps_core *core, const ps_lite_who *who, int32_t events, uint8_t *to,
-                      int64_t room) {
+/* Bytes of the queue's name after its length, which are in `to` if there is room for them. */
+static int32_t put_queue(const lite_sub *s, uint8_t *to, int64_t room) {
+    char name[UINT8_MAX];
+    const ps_slice queue = ps_lite_sub_queue(s, name);
+    if (1 + queue.len <= room) {
+        to[0] = (uint8_t)queue.len;
+        memcpy(to + 1, queue.data, (size_t)queue.len);
+    }
+    return 1 + queue.len;
+}
+
+int32_t ps_lite_names(ps_core *core, const ps_lite_who *who, int32_t begin, uint8_t *to,
+                      int32_t room) {
+    PS_CORE_HELD(core);
+    ps_lite *l = core->co_lite;
+    lite_client *c = ps_lite_find_who(core, who);
+    int32_t used = 0;
+    if (c == NULL) return 0;
+    if (begin) {
+        c->lc_named = c->lc_subs;
+        c->lc_to_name = c->lc_sub_count <= INT32_MAX / 2 ? 2 * c->lc_sub_count : INT32_MAX;
+    }
+    for (; c->lc_named != 0 && c->lc_to_name > 0; c->lc_to_name--) {
+        const lite_sub *s = ps_lite_sub_at(l, c->lc_named);
+        const int32_t len = put_queue(s, to + used, room - used);
+        if (len > room - used) return used;
+        used += len;
+        c->lc_named = s->ls_next;
+    }
+    if (c->lc_named != 0) l->rg_sums.changes++;
+    if (used == 0 || c->lc_named != 0) {
+        c->lc_named = 0;
+        c->lc_to_name = 0;
+    }
+    return used;
+}
+
+int64_t ps_lite_event_names(ps_core *core, const ps_lite_who *who, uint8_t *to, int64_t room) {
     PS_CORE_HELD(core);
     const lite_client *c = ps_lite_find_who(core, who);
     int64_t used = 0;
-    char name[UINT8_MAX];
-    ps_ref at = c == NULL ? 0 : events ? c->lc_events : c->lc_subs;
-    for (const lite_sub *s; (s = ps_lite_sub_at(core->co_lite, at)) != NULL;
-         at = events ? s->ls_event_next : s->ls_next) {
-        const ps_slice queue = ps_lite_sub_queue(s, name);
-        if (used + 1 + queue.len <= room) {
-            to[used] = (uint8_t)queue.len;
-            memcpy(to + used + 1, queue.data, (size_t)queue.len);
-        }
-        used += 1 + queue.len;
-    }
+    ps_ref at = c == NULL ? 0 : c->lc_events;
+    for (const lite_sub *s; (s = ps_lite_sub_at(core->co_lite, at)) != NULL; at = s->ls_event_next)
+        used += put_queue(s, to + used, used < room ? room - used : 0);
     return used;
 }
 

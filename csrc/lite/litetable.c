@@ -110,6 +110,7 @@ static void unlist_sub(ps_lite *l, lite_sub *s) {
     lite_sub *before = ps_lite_sub_at(l, s->ls_before), *next = ps_lite_sub_at(l, s->ls_next);
     *(before != NULL ? &before->ls_next : &c->lc_subs) = s->ls_next;
     *(next != NULL ? &next->ls_before : &c->lc_subs_last) = s->ls_before;
+    if (c->lc_named != 0 && ps_lite_sub_at(l, c->lc_named) == s) c->lc_named = s->ls_next;
     s->ls_listed = false;
 }
 
@@ -122,6 +123,7 @@ void ps_lite_list_sub(ps_lite *l, ps_ref sub) {
     s->ls_before = c->lc_subs_last;
     *(before != NULL ? &before->ls_next : &c->lc_subs) = sub;
     c->lc_subs_last = sub;
+    if (c->lc_named == 0 && c->lc_to_name > 0) c->lc_named = sub;
     s->ls_listed = true;
 }
 

@@ -64,6 +64,8 @@ struct lite_client {
     bool lc_gone;        /* it has left: it is freed when nothing of it is left */
     uint8_t lc_round;
     ps_ref lc_subs, lc_subs_last;
+    ps_ref lc_named;    /* the next one of which ps_lite_names() gives the name; 0: not here yet */
+    int32_t lc_to_name; /* so many more that gives at most; 0: nobody asks */
     ps_ref lc_events, lc_events_last;
     lite_poll *lc_polls, **lc_polls_end;
     lite_client *lc_wild_next, **lc_wild_link; /* next: of those that are gone, when it is */

@@ -368,6 +368,65 @@ static void test_who_has_left_subscribes_to_nothing(void) {
     join(1);
 }
 
+/* Names of a client of its own, from `low` to before `high`, one after the other. */
+static void subscribe_many(const ps_lite_who *w, int low, int high) {
+    uint8_t names[4096];
+    ps_error e = {0};
+    int32_t len = 0;
+    for (int i = low; i < high; i++) {
+        char queue[32];
+        names[len] = (uint8_t)snprintf(queue, sizeof queue, "%%LMQ%%$L$m%03d", i);
+        memcpy(names + len + 1, queue, names[len]);
+        len += 1 + names[len];
+    }
+    CHECK(ps_lite_add(kit_core, w, names, len, &e) >= 0);
+}
+
+/* Notes the names of one piece; false: there are no more. */
+static bool take_names(const ps_lite_who *w, bool begin, int seen[100]) {
+    uint8_t piece[UINT8_MAX + 1];
+    int32_t len = ps_lite_names(kit_core, w, begin, piece, sizeof piece);
+    for (int32_t at = 0; at < len; at += 1 + piece[at])
+        seen[100 * (piece[at + piece[at] - 2] - '0') + 10 * (piece[at + piece[at] - 1] - '0') +
+             piece[at + piece[at]] - '0']++;
+    return len > 0;
+}
+
+/* What is taken up, again or anew, and given up meanwhile; and a client that does so for ever. */
+static void test_names_by_the_piece_are_all_of_them(void) {
+    const ps_lite_who w = {"g", "many", 1, 4};
+    int seen[100] = {0};
+    ps_error e = {0};
+    ps_lite_totals before, after;
+    CHECK(ps_lite_join(kit_core, &w, "L", 1, 100, &e) >= 0);
+    subscribe_many(&w, 0, 90);
+    CHECK(take_names(&w, true, seen));
+    subscribe_many(&w, 95, 100);
+    CHECK_EQ(1, ps_lite_remove(kit_core, &w, "%LMQ%$L$m089", 12));
+    for (int i = 80; i < 89; i++) subscribe_many(&w, i, i + 1);
+    subscribe_many(&w, 20, 40);
+    while (take_names(&w, false, seen)) {
+    }
+    for (int i = 0; i < 100; i++) CHECK_EQ(i < 89 || i >= 95, seen[i] > 0);
+    ps_lite_counts(kit_core, &before);
+    int pieces = 1;
+    for (take_names(&w, true, seen); take_names(&w, false, seen); pieces++) {
+        ps_lite_begin_set(kit_core, &w);
+        subscribe_many(&w, 0, 94);
+        CHECK(pieces < 100);
+    }
+    ps_lite_counts(kit_core, &after);
+    CHECK(after.changes > before.changes);
+    CHECK_EQ(3, ps_lite_end_set(kit_core, &w, 3));
+    while (ps_lite_end_set(kit_core, &w, 3) > 0) {
+    }
+    memset(seen, 0, sizeof seen);
+    for (bool begin = true; take_names(&w, begin, seen); begin = false) {
+    }
+    for (int i = 0; i < 100; i++) CHECK_EQ(i < 94, seen[i]);
+    ps_lite_leave(kit_core, &w);
+}
+
 static void test_all_are_answered_at_the_end(void) {
     for (int i = 0; i < CLIENTS; i++)
         if (!polls[i]) pop(i, HOUR);
@@ -396,6 +455,7 @@ int main(void) {
     test_each_message_comes_once_and_in_order();
     test_who_asks_gets_what_waits_for_a_wildcard_group();
     test_who_has_left_subscribes_to_nothing();
+    test_names_by_the_piece_are_all_of_them();
     test_all_are_answered_at_the_end();
     test_lag_follows_groups_offsets_and_queues();
     for (int i = 0; i < CLIENTS; i++) ps_conn_free(conns[i]);

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -16,10 +17,12 @@ from typing import BinaryIO
 from pystore.errors import DiskFull, Forbidden, StoreError, StoreIOError
 
 __all__ = [
+    "FILE_MAX_BYTES",
     "FILE_MODE",
     "folder_mode",
     "make_folders",
     "new_file",
+    "open_file",
     "os_error",
     "place_folder",
     "read_file",
@@ -73,12 +76,9 @@ def os_error(
     return kind(text, os.fspath(path), errno=failed.errno)
 
 
-def read_file(path: Path) -> bytes | None:
-    """Returns the content, or None when there is no such file.
-
-    Raises: Forbidden, StoreIOError; also for what is not a regular file, or larger than
-    :data:`FILE_MAX_BYTES`.
-    """
+def open_file(path: Path) -> io.BufferedReader | None:
+    """Opens a file to read; None when there is no such file. Raises: Forbidden, StoreIOError; also
+    for what is not a regular file."""
     try:
         # Without O_NONBLOCK a named pipe in the file's place would make this wait for ever.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -86,15 +86,25 @@ def read_file(path: Path) -> bytes | None:
         return None
     except OSError as failed:
         raise os_error(failed, path) from failed
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise StoreIOError("not a regular file", str(path))
+    return open(fd, "rb")
+
+
+def read_file(path: Path) -> bytes | None:
+    """Returns the content, or None when there is no such file.
+
+    Raises: Forbidden, StoreIOError; also for what is not a regular file, or larger than
+    :data:`FILE_MAX_BYTES`.
+    """
+    file = open_file(path)
+    if file is None:
+        return None
     try:
-        with open(fd, "rb") as file:
-            about = os.fstat(fd)
-            if not stat.S_ISREG(about.st_mode):
-                raise StoreIOError("not a regular file", str(path))
+        with file:
             data = file.read(FILE_MAX_BYTES + 1)
     except OSError as failed:
-        if isinstance(failed, StoreError):
-            raise
         raise os_error(failed, path) from failed
     if len(data) > FILE_MAX_BYTES:
         raise StoreIOError(f"the file is larger than {FILE_MAX_BYTES} bytes", str(path))

@@ -9,6 +9,7 @@ from popping import popping, records
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
 from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
+from pystore.store.light_queues import names_in
 
 __all__ = ["GROUP", "PARENT", "lite_broker"]
 
@@ -84,6 +85,10 @@ class Lite:
             Code.CHANGE_MESSAGE_INVISIBLETIME, consumerGroup=GROUP, topic=self.parent, queueId=0,
             offset=offset, invisibleTime=invisible, **given,
         )  # fmt: skip
+
+    async def queues(self, client="c", group=GROUP):
+        return [each async for some in self.lite.registry.queues(group, client)
+                for each in names_in(some)]  # fmt: skip
 
     def committed(self, name, group=GROUP):
         return self.p.broker.services.offsets.get(group, f"%LMQ%${self.parent}${name}", 0)

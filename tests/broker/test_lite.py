@@ -17,7 +17,7 @@ from waiting import BOUND_S, until_async
 from broker.processors.lite import LiteProcessor
 from broker.processors.send import SendProcessor
 from broker.remoting.client import RemotingClient
-from broker.services.lite import lite_topics
+from broker.services.lite import kept, lite_topics, registry
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command
@@ -219,7 +219,7 @@ async def test_d10_who_adds_what_it_has_keeps_it_and_d11_a_complete_set_excludes
         lt.group("x", model="Exclusive")
         await lt.add("rx", client="x1", group="x")
         await lt.add("rx", client="x1", group="x")
-        assert lt.lite.registry.queues("x", "x1") == b"\x0a%LMQ%$L$rx"
+        assert await lt.queues("x1", "x") == ["%LMQ%$L$rx"]
         assert (await lt.ctl("COMPLETE_ADD", "rx", client="x2", group="x")).code == 0
         (owner,) = lt.lite.registry.subscribers("%LMQ%$L$rx", "x")
         assert owner.client_id == "x2"
@@ -243,7 +243,7 @@ async def test_d13_an_older_set_that_comes_late_changes_nothing(store_path):
     async with lite_broker(store_path) as lt:
         await lt.add("a", version=2)
         assert (await lt.ctl("COMPLETE_ADD", "b", version=1)).code == 0
-        assert lt.lite.registry.queues(GROUP, "c") == b"\x09%LMQ%$L$a"
+        assert await lt.queues() == ["%LMQ%$L$a"]
 
 
 async def test_what_waits_for_a_client_that_leaves_goes_to_another(store_path):
@@ -375,9 +375,8 @@ async def test_events_that_found_no_room_come_when_there_is_some(store_path, mon
 async def test_who_has_not_joined_is_not_subscribed_in_silence(store_path):
     async with lite_broker(store_path) as lt:
         await lt.add("a")
-        for ask in (lt.lite.registry.add, lt.lite.registry.replace):
-            with pytest.raises(BadArgument, match="no client nobody of the group g"):
-                ask(GROUP, "nobody", ["%LMQ%$L$a"])
+        with pytest.raises(BadArgument, match="no client nobody of the group g"):
+            lt.lite.registry.add(GROUP, "nobody", ["%LMQ%$L$a"])
 
 
 async def test_there_are_as_many_clients_as_subscriptions_at_most(store_path, monkeypatch):
@@ -499,6 +498,41 @@ async def test_d17_a_client_that_is_back_after_a_restart_need_not_subscribe(stor
         assert await lt.some(client="cw", group="w") == [("new", "1")]
 
 
+async def test_d17_many_subscriptions_are_written_and_read_by_the_piece(store_path, monkeypatch):
+    """So that nobody holds all of them, and what changes meanwhile is in the next file."""
+    monkeypatch.setattr(registry, "_NAMES_BYTES", 1024)
+    monkeypatch.setattr(kept, "_PIECE_BYTES", 4096)
+    names, late = [f"session-{n}" for n in range(1000)], asyncio.Event()
+    put, pieces = kept._put, []
+    loop = asyncio.get_running_loop()
+
+    def slow(file, rows, end):
+        before = file.tell()
+        put(file, rows, end)
+        pieces.append(file.tell() - before)
+        loop.call_soon_threadsafe(late.set)
+
+    monkeypatch.setattr(kept, "_put", slow)
+    async with lite_broker(store_path) as lt:
+        await lt.add(*names)
+        await lt.add("own", client="other")
+        await late.wait()
+        await lt.add("late", client="other")
+        assert (await lt.ctl("PARTIAL_REMOVE", names[0])).code == 0
+        assert (await lt.ctl("COMPLETE_ADD", *names[1:], "late")).code == 0
+    assert len(pieces) > 5 and max(pieces) <= 3 * 4096
+    rows = json.loads((store_path / "config" / "liteSubscriptions.json").read_bytes())["clients"]
+    assert len([row for row in rows if row["clientId"] == "c"]) > 10
+    async with lite_broker(store_path) as lt:
+        assert sorted(await lt.queues()) == sorted(f"%LMQ%$L${n}" for n in [*names[1:], "late"])
+        assert await lt.queues("other") == ["%LMQ%$L$own", "%LMQ%$L$late"]
+        # In one row, as an older version wrote it.
+        old = [{key: row[key] for key in rows[0] if key != "more"} for row in rows[-1:]]
+    (store_path / "config" / "liteSubscriptions.json").write_text(json.dumps({"clients": old}))
+    async with lite_broker(store_path) as lt:
+        assert lt.lite.registry.totals().clients == 1
+
+
 async def test_d17_a_broken_file_of_subscriptions_is_as_none(store_path):
     async with lite_broker(store_path) as lt:
         await lt.add("r")
@@ -506,7 +540,8 @@ async def test_d17_a_broken_file_of_subscriptions_is_as_none(store_path):
     client = json.loads(file.read_bytes())["clients"][0]
     wrong = {"liteTopicSet": ["n" * 300]}, {"topic": "t" * 300}, {"liteTopicSet": ["a$b"]}
     too_long = json.dumps({"clients": [client | each for each in wrong]}).encode()
-    for broken in (b"{", too_long):
+    cut = b'{"clients":[\n{"group":'
+    for broken in (b"{", cut, too_long):
         file.write_bytes(broken)
         async with lite_broker(store_path) as lt:
             assert (await lt.pop()).code == 210

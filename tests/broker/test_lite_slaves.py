@@ -14,7 +14,7 @@ from waiting import until
 
 from broker import Broker, NameServer
 from broker.hot.ordered import OrderedBatch
-from broker.services.lite import lite_topics
+from broker.services.lite import kept, lite_topics, registry
 from broker.services.lite.lite_topics import LiteTopics
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
@@ -56,10 +56,28 @@ def until_kept(lite: LiteTopics) -> None:
     until(lambda: lite.registry.totals().changes == lite._saved, "subscriptions that are kept")
 
 
+def pieces_told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Makes pieces of the file of subscriptions small, and returns where those begin that a slave
+    is told."""
+    monkeypatch.setattr(registry, "_NAMES_BYTES", 256)
+    monkeypatch.setattr(kept, "_PIECE_BYTES", 100)
+    piece, begins = kept.KeptSubscriptions.piece, list[int]()
+
+    def noted(file: kept.KeptSubscriptions, begin: int, most: int = 0) -> tuple[bytes, int]:
+        begins.append(begin)
+        return piece(file, begin, most)
+
+    monkeypatch.setattr(kept.KeptSubscriptions, "piece", noted)
+    return begins
+
+
 def test_a_slave_has_lite_topics_as_its_master_and_hands_nothing_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lite_topics, "_SWEEP_S", 3600)
+    begins = pieces_told(monkeypatch)
+    others = [f"other{n:02}" for n in range(40)]
+    queues = [QUEUE, *(f"%LMQ%$orders${name}" for name in others)]
     with (
         NameServer.in_thread(listenPort=0, bindAddress="127.0.0.1") as names,
         master_of(tmp_path / "m", f"127.0.0.1:{names.port}") as master,
@@ -69,7 +87,7 @@ def test_a_slave_has_lite_topics_as_its_master_and_hands_nothing_out(
         master.create_group("g", lite_of="orders")
         for key in "abc":
             put_at(master, key, __LITE_TOPIC="n")
-        subscribe(master, "COMPLETE_ADD", "n", "other")
+        subscribe(master, "COMPLETE_ADD", "n", *others)
         popped = pop(master)
         assert ack(master, 0, popped.ext["popTime"]) == 0
         until_alike(master, slave)
@@ -84,10 +102,11 @@ def test_a_slave_has_lite_topics_as_its_master_and_hands_nothing_out(
             assert slave.run(replication.take_all()) == []
 
         take_over()
+        assert len({begin for begin in begins if begin}) > 2  # it was told by the piece
         assert slave.services.offsets.get("g", QUEUE, 0) == 1
         batch = out(slave)
         assert batch is not None and batch == out(master)
-        assert slave.run(_queues(slave)) == [QUEUE, "%LMQ%$orders$other"]
+        assert slave.run(_queues(slave)) == queues
         assert (pop(slave).code, ack(slave, 1, popped.ext["popTime"])) == (14, 14)
 
         # Its master alone hears of a client: that one is forgotten there, and not here.
@@ -96,7 +115,7 @@ def test_a_slave_has_lite_topics_as_its_master_and_hands_nothing_out(
             later.setattr(lite_topics, "time", SimpleNamespace(monotonic=lambda: later_s))
             take_over()
             slave.run(_sweep(of_slave))
-        assert slave.run(_queues(slave)) == [QUEUE, "%LMQ%$orders$other"]
+        assert slave.run(_queues(slave)) == queues
 
         subscribe(master, "COMPLETE_REMOVE")
         until_kept(of_master)
@@ -114,7 +133,8 @@ async def _sweep(lite: LiteTopics) -> None:
 
 async def _queues(broker: Broker) -> list[str]:
     assert broker.services.lite is not None
-    return sorted(names_in(broker.services.lite.registry.queues("g", "c")))
+    some = [each async for each in broker.services.lite.registry.queues("g", "c")]
+    return sorted(names_in(b"".join(some)))
 
 
 def test_a_master_that_is_cut_off_hands_nothing_out(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import lmdb
@@ -53,7 +54,8 @@ def make_sound(folder: Path, rows: int) -> tuple[list[Case], bytes]:
     files = [(path.name, path.read_bytes()) for path in sorted((folder / "config").glob("*.json"))]
     client = {"group": "g", "clientId": "c", "topic": "t", "wildcard": False}
     clients = [client | {"liteTopicSet": [f"n{i}" for i in range(rows)]}] * rows
-    files.append((SUBSCRIPTIONS, mqjson.dumps({"clients": clients})))
+    lines = b",\n".join(map(mqjson.dumps, clients))
+    files.append((SUBSCRIPTIONS, b'{"clients":[\n%s\n]}\n' % lines))
     return files, (folder / "meta" / "data.mdb").read_bytes()
 
 
@@ -112,7 +114,7 @@ def try_json(name: str, data: bytes) -> bool:
 def try_subscriptions(data: bytes) -> bool:
     """Whether the file was read: then the core can have each of its names."""
     try:
-        clients = clients_of(data)
+        clients = list(clients_of(BytesIO(data)))
     except ValueError as bad:
         assert str(bad)
         return False

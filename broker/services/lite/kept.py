@@ -1,11 +1,18 @@
 """What clients subscribe to, kept over a restart: config/liteSubscriptions.json, a file of ours.
-Upstream forgets it, and has no delivery until each client has sent its whole set again."""
+Upstream forgets it, and has no delivery until each client has sent its whole set again.
+
+The file is an object with a list of rows, each on a line of its own, so that it is written and read
+in pieces: of a million subscriptions nobody holds the whole. A client with many has several rows,
+one after the other; all but the last say `more`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import os
+from collections.abc import AsyncIterable, Iterable, Iterator
+from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from broker.loop.safe_log import SafeLogger
 from broker.services.lite.names import parts_of, subscription_problem
@@ -24,27 +31,46 @@ _CLIENT = Shape(
     clientId=required(TEXT),
     topic=required(TEXT),
     wildcard=JsonMember(BOOLEAN, False),
+    more=JsonMember(BOOLEAN, False),
     liteTopicSet=listed(TEXT),
 )
 _FILE = Shape(clients=listed(_CLIENT))
+#: Its first line, and its last.
+_BEGIN, _END = b'{"clients":[\n', b"]}\n"
+#: Of names that are written at once, and of the file that a slave is given at once.
+_PIECE_BYTES = 256 << 10
+#: About what a row takes beside its names.
+_ROW_BYTES = 128
 
 
 class KeptClient(NamedTuple):
-    """A client of the file. `wild`: it reads all lite topics of `parent`, its topic; else those of
-    `names`."""
+    """A row of the file: a client. `wild`: it reads all lite topics of `parent`, its topic; else
+    those of `names`, and if there are `more`, those of the next row."""
 
     group: str
     client_id: str
     parent: str
     wild: bool
     names: list[str]
+    more: bool = False
 
 
-def clients_of(raw: bytes) -> list[KeptClient]:
-    """Reads the clients of such a file, but for those whose names are wrong. Raises: ValueError for
-    one that is malformed."""
-    kept = list[KeptClient]()
-    for r in _FILE.loads(raw)["clients"] if raw else ():
+def clients_of(file: BinaryIO) -> Iterator[KeptClient]:
+    """Reads the rows of such a file, a piece at a time, but for those whose names are wrong.
+    Raises: ValueError where it is malformed; OSError."""
+    first = file.readline(len(_BEGIN))
+    if first != _BEGIN:  # of an older version, or not written by us
+        data = first + file.read(files.FILE_MAX_BYTES)
+        yield from _sound(_FILE.loads(data)["clients"] if data else ())
+        return
+    while (line := file.readline(files.FILE_MAX_BYTES)) != _END:
+        if not line.endswith(b"\n"):
+            raise ValueError("the file of subscriptions ends in the middle")
+        yield from _sound([_CLIENT.loads(line.rstrip(b",\n"))])
+
+
+def _sound(rows: Iterable[Any]) -> Iterator[KeptClient]:
+    for r in rows:
         names = list(r["liteTopicSet"])
         try:
             f"{r['group']}{r['clientId']}".encode()
@@ -54,8 +80,7 @@ def clients_of(raw: bytes) -> list[KeptClient]:
         if problem:
             log.warning("Subscriptions of %.80r are not taken over: %s", r["clientId"], problem)
             continue
-        kept.append(KeptClient(r["group"], r["clientId"], r["topic"], r["wildcard"], names))
-    return kept
+        yield KeptClient(r["group"], r["clientId"], r["topic"], r["wildcard"], names, r["more"])
 
 
 class KeptSubscriptions:
@@ -64,35 +89,60 @@ class KeptSubscriptions:
     def __init__(self, path: Path, file_mode: int) -> None:
         self._path, self._file_mode = path, file_mode
 
-    def text(self) -> bytes:
-        """Returns the file; empty: there is none. Raises: OSError."""
-        return files.read_file(self._path) or b""
-
-    def read(self) -> list[KeptClient]:
-        """Returns the clients of the file. What cannot be read counts as none: clients come with
-        their sets again."""
+    def read(self) -> Iterator[KeptClient]:
+        """Yields the rows of the file. What cannot be read counts as none: clients come with their
+        sets again."""
         try:
-            return clients_of(self.text())
+            with files.open_file(self._path) or BytesIO() as file:
+                yield from clients_of(file)
         except (OSError, ValueError) as bad:
             log.warning("Subscriptions to lite topics are not read: %s", bad)
-            return []
 
-    @staticmethod
-    def _row(client: LiteClient, queues: Iterable[str]) -> bytes:
-        return mqjson.dumps(
-            {
-                "group": client.group,
-                "clientId": client.client_id,
-                "topic": client.parent,
-                "wildcard": client.wild,
-                "liteTopicSet": [(parts_of(queue) or ("", queue))[1] for queue in queues],
-            }
-        )
+    def piece(self, begin: int, most: int = 0) -> tuple[bytes, int]:
+        """Returns the rows that begin at a place of the file, as many as `most` bytes have (0: a
+        piece's), but one at least, and the place of the next one; 0: these are the last. Raises:
+        OSError."""
+        opened = files.open_file(self._path)
+        if opened is None:
+            return b"", 0
+        with opened as file:
+            file.seek(begin)
+            data = file.read(most or _PIECE_BYTES) + file.readline(files.FILE_MAX_BYTES)
+            return data, file.tell() if file.peek(1) else 0
 
-    def write(self, clients: Iterable[tuple[LiteClient, bytes]]) -> None:
-        """Replaces the file, on any thread. clients: each with what LiteRegistry.queues() said.
-        Raises: OSError."""
+    async def write(self, clients: AsyncIterable[tuple[LiteClient, bytes, bool]]) -> None:
+        """Replaces the file, of which a piece is in memory, and what takes long happens on another
+        thread. clients: each with some of what LiteRegistry.queues() said, and whether the next
+        one has more of it. Raises: OSError."""
         files.make_folders(self._path.parent, self._file_mode)
-        rows = (self._row(client, names_in(queues)) for client, queues in clients)
-        text = b'{"clients":[' + b",".join(rows) + b"]}"
-        files.replace_file(self._path, text, keep_old=False, mode=self._file_mode)
+        with files.whole_file(self._path, durable=False, mode=self._file_mode) as file:
+            file.write(_BEGIN)
+            rows, size = list[tuple[LiteClient, bytes, bool]](), 0
+            async for row in clients:
+                if size >= _PIECE_BYTES:
+                    await asyncio.to_thread(_put, file, rows, b",\n")
+                    rows, size = [], 0
+                rows.append(row)
+                size += len(row[1]) + _ROW_BYTES
+            await asyncio.to_thread(_put, file, rows, b"\n")
+            await asyncio.to_thread(_sync, file)
+
+
+def _put(file: BinaryIO, rows: list[tuple[LiteClient, bytes, bool]], end: bytes) -> None:
+    if rows:
+        file.write(b",\n".join(_row(*each) for each in rows) + end)
+
+
+def _sync(file: BinaryIO) -> None:
+    file.write(_END)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _row(client: LiteClient, queues: bytes, more: bool) -> bytes:
+    row: dict[str, object] = {
+        "group": client.group, "clientId": client.client_id, "topic": client.parent,
+        "wildcard": client.wild,
+        "liteTopicSet": [(parts_of(queue) or ("", queue))[1] for queue in names_in(queues)],
+    }  # fmt: skip
+    return mqjson.dumps(row | {"more": True} if more else row)

@@ -11,7 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)  # fmt: skip
 from typing import Any, NamedTuple
 
 from broker.hot.core import Core
@@ -30,6 +38,7 @@ from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import ONEWAY, Command, Refused
 from broker.wire.handlers import Peer
 from pystore.errors import StoreError
+from pystore.files import FILE_MAX_BYTES
 from pystore.meta.configfiles import SubscriptionGroup
 from pystore.store.light_queues import LightQueue, LightQueues
 
@@ -95,6 +104,9 @@ class LiteTopics:
         #: Tells a client that another one has its lite topic: client, lite topic.
         self.on_excluded: Callable[[LiteClient, str], None] = self._tell_excluded
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Writes the file of subscriptions; it ends by itself, as no write of it may outlive it.
+        self._keeper: asyncio.Task[None] | None = None
+        self._stops = asyncio.Event()
         self.is_on = False
         #: Lite topics that have expired.
         self.expired = 0
@@ -103,56 +115,78 @@ class LiteTopics:
 
     # ---- life ----
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Begins to serve, when there is a topic that has lite topics. Raises: StoreError."""
         if any(is_lite(row.attributes) for row in self._topics.all()):
-            self.begin()
+            turns = Pieces()
+            for _ in self._begin():
+                await turns.next()
 
     def begin(self) -> None:
         """Serves lite topics from now on. Raises: StoreError."""
-        if self.is_on:
-            return
+        if not self.is_on:
+            for _ in self._begin():
+                pass
+
+    def _begin(self) -> Iterator[None]:
+        """Begins, and has the clients of before a restart, until they come back or are gone for
+        good: what they have to read waits for their first pop. All of them, before anybody
+        subscribes. Raises: StoreError."""
         self.lights.begin()
         self.registry.begin()
         self.is_on = True
-        self._take_kept()
-        for work in (self._expire_forever(), self._sweep_forever(), self._keep_forever()):
-            self._run(work)
-
-    def _take_kept(self) -> None:
-        """Has the clients of before a restart, until they come back or are gone for good: what
-        they have to read waits for their first pop. All of them, before anybody subscribes."""
-        for client in self._kept.read():
-            self._have(client)
+        for _ in self._have(self._kept.read()):
+            yield
         self._saved = self.registry.totals().changes
+        for work in (self._expire_forever(), self._sweep_forever()):
+            self._run(work)
+        self._keeper = asyncio.get_running_loop().create_task(self._keep_forever())
 
-    def _have(self, client: KeptClient) -> None:
-        """Has a client as another broker, or this one before, had it."""
-        who = client.group, client.client_id
-        self.registry.join(*who, client.parent, self._event_room(client.group))
-        self.registry.replace(*who, [queue_of(client.parent, name) for name in client.names])
-        if client.wild:
-            self.registry.add_wild(*who)
+    def _have(self, rows: Iterable[KeptClient]) -> Iterator[KeptClient]:
+        """Has clients as another broker, or this one before, had them, and yields the rows between
+        its steps."""
+        before: tuple[str, str] | None = None
+        for row in rows:
+            who = row.group, row.client_id
+            self.registry.join(*who, row.parent, self._event_room(row.group))
+            if who != before:
+                self.registry.begin_set(*who)
+            for at in range(0, len(row.names), _TOGETHER):
+                some = row.names[at : at + _TOGETHER]
+                self.registry.add(*who, [queue_of(row.parent, name) for name in some])
+                yield row
+            if row.wild:
+                self.registry.add_wild(*who)
+            before = who if row.more else None
+            yield row
+            while not row.more and self.registry.end_set(*who):
+                yield row
 
     @property
     def kept_mark(self) -> str:
         """Says which subscriptions the file has."""
         return f"{self._born_ns}-{self._saved}"
 
-    def kept_text(self) -> bytes:
-        """Returns the file, in any thread; empty: there is none. Raises: OSError."""
-        return self._kept.text()
+    async def kept_piece(self, mark: str, begin: int | None) -> tuple[str, bytes, int]:
+        """Returns what kept_mark is, the file from `begin` on, or from its own begin when `mark` is
+        another one's, and where it goes on; 0: nowhere. None: all of the file. Raises: OSError."""
+        most = FILE_MAX_BYTES if begin is None else 0
+        while True:
+            now = self.kept_mark
+            at = begin or 0 if mark == now else 0
+            found, following = await asyncio.to_thread(self._kept.piece, at, most)
+            if now == self.kept_mark:
+                return now, found, following
 
     async def take_over(self, clients: Iterable[KeptClient], *, all_there_are: bool) -> None:
         """Has clients as another broker of this name has them: a slave has its master's, and no
         others; a master that returns has those of the slave that acted, too. Raises:
-        OutOfMemory."""
+        OutOfMemory, ValueError for a file of them that is malformed."""
         gone = {(each.group, each.client_id) async for each in self.registry.walk()}
         turns = Pieces()
-        for client in clients:
+        for client in self._have(clients):
             await turns.next()
             gone.discard((client.group, client.client_id))
-            self._have(client)
         for who in gone if all_there_are else ():
             await turns.next()
             self.registry.leave(*who)
@@ -162,23 +196,37 @@ class LiteTopics:
         subscribe to there, and not here."""
         self._confirmed_s = time.monotonic()
 
-    async def _to_keep(self) -> list[tuple[LiteClient, bytes]]:
-        """Returns each client that subscribes to something, with the names of that."""
-        return [
-            (client, self.registry.queues(client.group, client.client_id))
-            async for client in self.registry.walk()
-            if client.queues or client.wild
-        ]
+    async def _to_keep(self) -> AsyncGenerator[tuple[LiteClient, bytes, bool], None]:
+        """Yields each client that subscribes to something, with the names of that, some at a time,
+        and whether more of them follow. What comes meanwhile may be missing, and counts as a
+        change."""
+        async for client in self.registry.walk():
+            if client.wild:
+                yield client, b"", False
+            elif client.queues:
+                some, queues = b"", self.registry.queues(client.group, client.client_id)
+                async with contextlib.aclosing(queues):
+                    async for following in queues:
+                        if some:
+                            yield client, some, True
+                        some = following
+                yield client, some, False
 
     async def _keep_forever(self) -> None:
-        while True:
+        """Keeps the file as the subscriptions are, until stop(), and then once more."""
+        stops = False
+        while not stops:
             # The more there is to write, the less often.
-            await asyncio.sleep(max(1.0, self.registry.totals().pairs / 50_000))
+            pause = max(1.0, self.registry.totals().pairs / 50_000)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    stops = await self._stops.wait()
             changes = self.registry.totals().changes
             if changes == self._saved:
                 continue
             try:
-                await asyncio.to_thread(self._kept.write, await self._to_keep())
+                async with contextlib.aclosing(self._to_keep()) as clients:
+                    await self._kept.write(clients)
             except OSError as failed:
                 log.warning("Subscriptions to lite topics are not kept just now: %s", failed)
                 continue
@@ -190,9 +238,9 @@ class LiteTopics:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if not self.is_on:
             return
-        if self.registry.totals().changes != self._saved:
-            with contextlib.suppress(OSError):
-                self._kept.write(await self._to_keep())
+        self._stops.set()
+        if self._keeper is not None:
+            await asyncio.gather(self._keeper, return_exceptions=True)
         self.is_on = False
         self.registry.end()
 
@@ -334,13 +382,15 @@ class LiteTopics:
         if self.is_wild(group):
             self.registry.add_wild(group, client_id)
             return
-        queues = [queue_of(parent, name) for name in names]
+        queues, turns = [queue_of(parent, name) for name in names], Pieces()
         if self._is_exclusive(group):
-            turns = Pieces()
             for queue in queues:
                 await turns.next()
                 self._exclude_others(group, client_id, queue)
-        self.registry.replace(group, client_id, queues)
+        self.registry.begin_set(group, client_id)
+        self.registry.add(group, client_id, queues)  # at once: no other set comes between
+        while self.registry.end_set(group, client_id):
+            await turns.next()
 
     def leave(self, client: LiteClient) -> None:
         """Forgets a client; what waited for it goes to others."""

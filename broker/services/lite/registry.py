@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,10 @@ from pystore.store.light_queues import names_in
 __all__ = ["LiteClient", "LiteGroupLag", "LiteRegistry", "LiteTotals"]
 
 _ROWS = 256
+#: Of names of light queues, that one call gives.
+_NAMES_BYTES = 64 << 10
+#: Names of an old set that one call drops.
+_TOGETHER = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,8 @@ class LiteRegistry:
         self._core = core
         self._error = ffi.new("ps_error *")
         self._row = ffi.new("ps_lite_row *")
+        #: Of the one who asks the core for the names of a client.
+        self._naming = asyncio.Lock()
 
     def _ask(self, function: Callable[..., int], group: str, client_id: str, *more: object) -> int:
         """Asks the core about a client. Its names live until the core has answered."""
@@ -167,13 +174,14 @@ class LiteRegistry:
             self._ask(lib.ps_lite_add, group, client_id, names, len(names), self._error)
         )
 
-    def replace(self, group: str, client_id: str, queues: Iterable[str]) -> None:
-        """Subscribes a client to these light queues and no others. Raises: OutOfMemory,
-        BadArgument for a client that has not joined."""
-        names = _lined_up(queues)
-        self._check(
-            self._ask(lib.ps_lite_replace, group, client_id, names, len(names), self._error)
-        )
+    def begin_set(self, group: str, client_id: str) -> None:
+        """Begins a new set of a client: those that add() has from now on stay after end_set()."""
+        self._ask(lib.ps_lite_begin_set, group, client_id)
+
+    def end_set(self, group: str, client_id: str) -> bool:
+        """Unsubscribes a client from what is not of its new set, some of it a call. Returns whether
+        there may be more."""
+        return self._ask(lib.ps_lite_end_set, group, client_id, _TOGETHER) == _TOGETHER
 
     def add_wild(self, group: str, client_id: str) -> bool:
         """Has a client read all lite topics of its topic; False: it does."""
@@ -184,20 +192,22 @@ class LiteRegistry:
         raw = queue.encode()
         return bool(self._ask(lib.ps_lite_remove, group, client_id, raw, len(raw)))
 
-    def queues(self, group: str, client_id: str) -> bytes:
-        """Returns the light queues that a client subscribes to, for names_in(), which takes long
-        for many."""
-        return self._names(group, client_id, events=False)
+    async def queues(self, group: str, client_id: str) -> AsyncGenerator[bytes, None]:
+        """Yields the light queues that a client subscribes to, some at a time, for names_in(),
+        while others have their turns: each that it has all the while, at least once."""
+        begin, turns, room = 1, Pieces(), ffi.new("uint8_t[]", _NAMES_BYTES)
+        async with self._naming:
+            while size := self._ask(lib.ps_lite_names, group, client_id, begin, room, _NAMES_BYTES):
+                yield bytes(ffi.buffer(room, size))
+                begin = 0
+                await turns.next()
 
     def events(self, group: str, client_id: str) -> list[str]:
         """Returns those in which there is something for it, in order of their coming."""
-        return names_in(self._names(group, client_id, events=True))
-
-    def _names(self, group: str, client_id: str, *, events: bool) -> bytes:
-        size = self._ask(lib.ps_lite_names, group, client_id, events, ffi.NULL, 0)
+        size = self._ask(lib.ps_lite_event_names, group, client_id, ffi.NULL, 0)
         room = ffi.new("uint8_t[]", size or 1)
-        self._ask(lib.ps_lite_names, group, client_id, events, room, size)
-        return bytes(ffi.buffer(room, size))
+        self._ask(lib.ps_lite_event_names, group, client_id, room, size)
+        return names_in(bytes(ffi.buffer(room, size)))
 
     def subscribers(self, queue: str, group: str | None = None) -> list[LiteClient]:
         """Returns the clients that subscribe to a light queue, of one group or of all; those that

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from io import BytesIO
 from typing import Any, NamedTuple
 
 from broker.access.policies import User, parse_acl, parse_user
@@ -29,6 +30,7 @@ from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from pystore import Store
 from pystore.errors import StoreError
+from pystore.files import FILE_MAX_BYTES
 from pystore.format.names import RETRY_PREFIX, SCHEDULE_TOPIC
 from pystore.meta.configfiles import version_from_json
 
@@ -68,15 +70,26 @@ class OffsetChange(NamedTuple):
         return f"{self.what:.200} from {self.before} to {self.after}"
 
 
-async def subscribed(ask: Ask, known: str = "") -> tuple[str, list[KeptClient] | None]:
-    """Asks a broker of ours for the clients of its lite topics. Returns a mark to ask with the next
-    time; with it None as long as they are those of then, or where there are none: Java's brokers
-    tell of none. Raises: OSError, TimeoutError, ValueError."""
-    answer = await ask(Command(RequestCode.GET_BROKER_LITE_INFO, {"pystore": "1", "known": known}))
-    mark = answer.ext.get("mark") or ""
-    if answer.code != ResponseCode.SUCCESS or mark in ("", known):
-        return known, None
-    return mark, await asyncio.to_thread(clients_of, bytes(answer.body))
+async def subscribed(ask: Ask, known: str = "") -> tuple[str, Iterator[KeptClient] | None]:
+    """Asks a broker of ours for the clients of its lite topics, by the piece. Returns a mark to ask
+    with the next time; with it None as long as they are those of then, or where there are none:
+    Java's brokers tell of none. Who reads the clients meets ValueError where what came is
+    malformed. Raises: OSError, TimeoutError, ValueError."""
+    told, mark, begin = BytesIO(), "", "0"
+    while True:
+        ext = {"pystore": "1", "known": known, "mark": mark, "begin": begin}
+        answer = await ask(Command(RequestCode.GET_BROKER_LITE_INFO, ext))
+        now, begin = answer.ext.get("mark") or "", answer.ext.get("next") or "0"
+        if answer.code != ResponseCode.SUCCESS or now in ("", known):
+            return known, None
+        if now != mark:  # another file has replaced it, and comes from its begin
+            told, mark = BytesIO(), now
+        told.write(answer.body)
+        if told.tell() > FILE_MAX_BYTES:
+            raise ValueError(f"there are more than {FILE_MAX_BYTES} bytes of subscriptions")
+        if begin == "0":
+            told.seek(0)
+            return mark, clients_of(told)
 
 
 class Synchronizer:
