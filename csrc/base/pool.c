@@ -161,6 +161,17 @@ static bool grow_table(ps_pool *p) {
     return true;
 }
 
+void ps_pool_reserve(ps_pool *p, uint32_t count) {
+    if (p->pl_count > 0 || count <= p->pl_bucket_count) return;
+    ps_ref *made = calloc(count, sizeof *made);
+    if (made == NULL) return;
+    free(p->pl_buckets);
+    p->pl_buckets = made;
+    p->pl_bucket_count = p->pl_bucket_room = count;
+    p->pl_wide = 0;
+    while (p->pl_wide < count - 1) p->pl_wide = 2 * p->pl_wide + 1;
+}
+
 static ps_ref same_hash(const ps_pool *p, ps_ref at, uint32_t hash) {
     while (at != 0 && entry_at(p, at)->en_hash != hash) at = entry_at(p, at)->en_next;
     return at;

@@ -32,6 +32,9 @@ typedef struct ps_pool { /* all zeros: an empty one */
     uint32_t pl_count;
 } ps_pool;
 
+/* Buckets of an empty pool for so many entries, which are then made without moving others. Without
+ * memory they are made one by one. */
+void ps_pool_reserve(ps_pool *p, uint32_t count);
 /* Stays where it is until it is dropped. */
 static inline void *ps_pool_at(const ps_pool *p, ps_ref ref) {
     return p->pl_pages[ref >> PS_POOL_PAGE_BITS] +

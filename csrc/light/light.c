@@ -856,6 +856,14 @@ static bool take_name(ps_light *l, const uint8_t *p) {
     }
 }
 
+/* How many queues entries of `names` leave at most. */
+static uint32_t names_left(const uint8_t *p, int64_t len) {
+    int64_t n = 0;
+    for (int64_t at = 0; at + LG_NAME_HEAD <= len; at += LG_NAME_HEAD + p[at + 5])
+        n += (p[at + 4] == LG_NAME_NEW) - (p[at + 4] == LG_NAME_GONE);
+    return n > 0 ? (uint32_t)n : 0;
+}
+
 static int load_names(ps_light *l, ps_error *e) {
     char path[PATH_MAX];
     struct stat st;
@@ -873,6 +881,7 @@ static int load_names(ps_light *l, ps_error *e) {
         if (n <= 0) break;
         len += n;
     }
+    ps_pool_reserve(&l->lt_queues, names_left(all, len));
     for (int64_t n; (n = lg_name_len(all + at, len - at)) > 0 && take_name(l, all + at);) at += n;
     free(all);
     l->lt_names_len = l->lt_names_dead = at;

@@ -49,9 +49,11 @@ static void drop(ps_pool *p, int id) {
     CHECK(!is_found(p, id));
 }
 
-static void campaign(void) {
+static void campaign(uint32_t reserved) {
     ps_pool p = {0};
     uint32_t there = 0;
+    memset(refs, 0, sizeof refs);
+    ps_pool_reserve(&p, reserved);
     CHECK_EQ(0, ps_pool_first(&p, 1));
     CHECK_EQ(0, ps_pool_add(&p, PS_POOL_ENTRY_MAX + 1, 1));
     for (int i = 0; i < STEPS; i++) {
@@ -82,8 +84,26 @@ static void campaign(void) {
     ps_pool_free(&p);
 }
 
+/* A bucket has an entry or two, as if it had grown to that, and stays where it is. */
+static void test_who_reserves_moves_nothing(void) {
+    ps_pool p = {0};
+    memset(refs, 0, sizeof refs);
+    ps_pool_reserve(&p, ENTRIES);
+    const ps_ref *buckets = p.pl_buckets;
+    for (int id = 0; id < ENTRIES; id++) add(&p, id);
+    CHECK(buckets != NULL && buckets == p.pl_buckets);
+    CHECK_EQ(ENTRIES, p.pl_bucket_count);
+    ps_pool_reserve(&p, 2 * ENTRIES); /* it is not empty */
+    CHECK_EQ(ENTRIES, p.pl_bucket_count);
+    for (int id = 0; id < ENTRIES; id++) CHECK(is_found(&p, id));
+    ps_pool_free(&p);
+}
+
 int main(void) {
     check_begin();
-    campaign();
+    campaign(0);
+    campaign(1);
+    campaign(ENTRIES / 3); /* and more come than were expected */
+    test_who_reserves_moves_nothing();
     return check_end("pool");
 }
