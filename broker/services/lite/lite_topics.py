@@ -103,6 +103,8 @@ class LiteTopics:
         self._peers: dict[tuple[str, str], Peer] = {}
         #: Tells a client that another one has its lite topic: client, lite topic.
         self.on_excluded: Callable[[LiteClient, str], None] = self._tell_excluded
+        #: Groups that have, or had, clients here.
+        self._joined: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         #: Writes the file of subscriptions; it ends by itself, as no write of it may outlive it.
         self._keeper: asyncio.Task[None] | None = None
@@ -148,6 +150,7 @@ class LiteTopics:
         before: tuple[str, str] | None = None
         for row in rows:
             who = row.group, row.client_id
+            self._joined.add(row.group)
             self.registry.join(*who, row.parent, self._event_room(row.group))
             if who != before:
                 self.registry.begin_set(*who)
@@ -283,6 +286,7 @@ class LiteTopics:
         too long; OutOfMemory."""
         if self.registry.get(group, client_id) is None:
             self._check_new(client_id)
+        self._joined.add(group)
         self.registry.join(group, client_id, parent, self._event_room(group))
         if peer is not None:
             self._peers[group, client_id] = peer
@@ -399,6 +403,9 @@ class LiteTopics:
 
     async def leave_group(self, group: str) -> None:
         """Forgets the clients of a group that is deleted, and answers their pops."""
+        if group not in self._joined:
+            return  # without a walk over all clients
+        self._joined.discard(group)  # who joins from now on counts again
         async for client in self.registry.walk():
             if client.group == group:
                 self.leave(client)
