@@ -728,6 +728,7 @@ MORE = {
     "cold fetch": ["/nonexistent/cold", "/nonexistent/copy"],
     "cold restore": ["/nonexistent/cold", "/nonexistent/store"],
     "cold verify": ["/nonexistent/cold"], "cold rm": ["/nonexistent/cold", "--orphans"],
+    "cold epoch": ["/nonexistent/cold", "1"],
     "cold java": ["/nonexistent/cold", "/nonexistent/store"],
 }  # fmt: skip
 #: A bench makes its own store, and refuses one that is there.
