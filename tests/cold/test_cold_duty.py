@@ -85,6 +85,28 @@ def test_nothing_goes_while_the_tier_does_not_answer(
         assert store.clean(immediate=True).log_files > 0
 
 
+def test_what_cannot_be_compared_with_the_tier_is_not_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with opened(tmp_path / "store") as store:
+        cold = cold_of(store, tmp_path / "cold")
+        fill(store)
+        settle(cold, store)
+        before = cold.behind.out_to
+        fill(store)
+        store.flush()
+
+        def asked(*_: object) -> bool:
+            assert cold.behind.out_to == before  # nor while it is compared
+            raise TierUnreachable("503 Slow Down", "s3://bucket")
+
+        monkeypatch.setattr(cold.handle, "is_same", asked)
+        monkeypatch.setattr(cold.behind, "_same", {})
+        with pytest.raises(TierUnreachable):
+            cold.behind.look()
+        assert cold.behind.out_to == before
+
+
 def test_a_tier_that_is_slow_is_asked_no_less_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

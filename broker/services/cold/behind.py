@@ -58,7 +58,8 @@ class _QueueEnds:
 
 
 class Behind:
-    """Knows only what is settled (Store.is_settled). It belongs to one thread."""
+    """Knows only what is settled (Store.is_settled). It belongs to one thread; others may ask for
+    out_to."""
 
     def __init__(self, store: Store, handle: TierHandle, cluster: str, broker: str) -> None:
         self._store, self._handle = store, handle
@@ -76,10 +77,11 @@ class Behind:
             below, queues = self._store.info().dispatched, self._store.queues()
             self._next = _QueueEnds(queues, below, self._store.info().log_max)
         if self._store.is_settled(self._next.end):
-            self._settled, self._next = self._next, None
-            self._compare(self._settled)
+            settled, self._next = self._next, None
+            self.queues = self._compared(settled)
+            self._settled = settled  # last: a border that is ahead of the queues would lose messages
 
-    def _compare(self, settled: _QueueEnds) -> None:
+    def _compared(self, settled: _QueueEnds) -> dict[tuple[str, int], BehindQueue]:
         now_s, found = time.monotonic(), {}
         for info in settled.queues:
             if not is_kept(info.topic, *self._names):
@@ -89,7 +91,7 @@ class Behind:
             behind.info = info
             if self._find_next(behind):
                 found[place] = behind
-        self.queues = found
+        return found
 
     def _find_next(self, behind: BehindQueue) -> bool:
         """Finds the first record that the tier lacks; False: it lacks nothing that is there."""
@@ -138,7 +140,7 @@ class Behind:
         if self._settled is None or self._handle.looked_s is None:
             return 0
         below = self._settled.below
-        return min([below, *(each.place for each in self.queues.values())])
+        return min([below, *(each.place for each in list(self.queues.values()))])
 
     def lack(self) -> Lack:
         found, end = self.queues.values(), self._store.info().log_max
