@@ -43,6 +43,8 @@ _AT_ONCE, _BLOCKS = 16, 24 << 20
 _MISSING_BYTES = 256
 #: So much of a log may be room for what is missing, at once; in files.
 _BLANK_MAX, _BLANK_FILES = 1 << 43, 1 << 14
+#: Where the log of a store that goes on after a tier begins, at most.
+_LOG_MAX = 1 << 60
 #: A record whose offset is so far beyond the one before has a damaged offset.
 _MISSING_MAX = 1 << 32
 #: What is looked through at once, and of that once more: a record may lie across an end.
@@ -180,7 +182,8 @@ def begin_after(tier: Tier, path: Path, settings: Settings) -> dict[str, int]:
     for each in (path, made):
         make_folders(each, settings.file_mode)
     counts: dict[str, int] = {}
-    log, blocks = _LogWriter(made, size, size), BlockCache(tier.objects, _BLOCKS)
+    log = _LogWriter(made, size, _base_after(spans, size, tier.objects.address))
+    blocks = BlockCache(tier.objects, _BLOCKS)
     reader = ColdReader.over(tier, blocks)
     for span, last in in_order(partial(_last_of, reader), spans, _AT_ONCE):
         log.put(bytearray(last.record), 0)
@@ -189,6 +192,18 @@ def begin_after(tier: Tier, path: Path, settings: Settings) -> dict[str, int]:
     (path / "abort").touch(mode=settings.file_mode)  # so that recovery makes queues and index
     place_folder(made, folder)
     return counts
+
+
+def _base_after(spans: list[QueueSpan], size: int, address: str) -> int:
+    """Returns where a log begins whose queues begin there: recovery takes a record for damaged
+    whose queue offset leaves no room in the log for those before it."""
+    longest = max(spans, key=lambda span: span.end)
+    if longest.end > _LOG_MAX // _MISSING_BYTES:
+        raise TierDamaged(
+            f"no log has room for the {longest.end} messages of {longest.topic}/{longest.queue}",
+            address,
+        )
+    return -(-longest.end * _MISSING_BYTES // size) * size
 
 
 def _last_of(reader: ColdReader, span: QueueSpan) -> Message:

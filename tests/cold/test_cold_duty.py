@@ -17,6 +17,7 @@ from broker.start_checks import read_start
 from pystore.cold.failures import NotATier, TierUnreachable
 from pystore.cold.objects import FolderObjects
 from pystore.cold.reader import ColdReader
+from pystore.cold.restore import begin_after
 from pystore.cold.upkeep import collect, verify
 from pystore.native import lib
 
@@ -105,6 +106,20 @@ def test_what_cannot_be_compared_with_the_tier_is_not_out(
         with pytest.raises(TierUnreachable):
             cold.behind.look()
         assert cold.behind.out_to == before
+
+
+def test_a_store_that_is_lost_goes_on_after_more_messages_than_a_segment_has_room_for(
+    tmp_path: Path,
+):
+    with opened(tmp_path / "store") as store:
+        cold = cold_of(store, tmp_path / "cold")
+        fill(store)
+        settle(cold, store)
+        ends = [(q.topic, q.queue, q.max_offset) for q in store.queues()]
+        small = store.settings.replaced(mappedFileSizeCommitLog=4 << 10)
+    begin_after(tier_of(tmp_path / "cold"), tmp_path / "new", small)
+    with pystore.open(tmp_path / "new", mappedFileSizeCommitLog=4 << 10) as store:
+        assert [(q.topic, q.queue, q.max_offset) for q in store.queues()] == ends
 
 
 def test_a_tier_that_is_slow_is_asked_no_less_often(
