@@ -79,7 +79,7 @@ class Behind:
         if self._store.is_settled(self._next.end):
             settled, self._next = self._next, None
             self.queues = self._compared(settled)
-            self._settled = settled  # last: a border that is ahead of the queues would lose messages
+            self._settled = settled  # last: a border ahead of the queues would lose messages
 
     def _compared(self, settled: _QueueEnds) -> dict[tuple[str, int], BehindQueue]:
         now_s, found = time.monotonic(), {}
