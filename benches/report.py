@@ -224,10 +224,9 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
     "signed": PlainSection(
         "Access control",
         "Processor time of the loop's thread for a send whose signature the core checks, beside one"
-        " of a broker without access control (`python -m benches signed`). The machine was busy:"
-        " only the ratio means something. Of what signing adds, the HMAC of OpenSSL takes some 0.4"
-        " to 0.65 us; the rest sorts the fields, looks the grant up, and reads the two fields"
-        " more.",
+        " of a broker without access control (`python -m benches signed`). Of what signing adds,"
+        " most is the HMAC of OpenSSL; the rest sorts the fields, looks the grant up, and reads the"
+        " two fields more.",
     ),
     "audit": PlainSection(
         "Verify and rebuild",
