@@ -122,8 +122,7 @@ class Claim:
     def check(self, path: Path, settings: dict[str, object], thorough: bool) -> int:
         """Opens an image; how many acknowledged messages it lost."""
         with pystore.open(path, **settings) as store:
-            audit.check_delivered(store)
-            nowhere = audit.nameless(store)
+            nowhere = audit.check_delivered(store)
             audit.check_offsets(store)
             lost = 0
             if self.flush == "SYNC_FLUSH":
