@@ -353,8 +353,7 @@ class GrpcPort:
     def _opened(self, _: LinkedCalls | None, row: Any) -> None:
         host, port, own, own_port = text_of_event(row).split(" ")
         if row.number:
-            why = "too many connections"
-            _quiet.warning(why, "Closed the gRPC connection of %s: %s", host, why)
+            _tell_closed(host, "too many connections")
         transport = LinkTransport(row.link, (host, int(port)), (own, int(own_port)))
         self._links[row.link_id] = LinkedCalls(row.link, transport, self._serving, self._trusted)
 
@@ -364,9 +363,7 @@ class GrpcPort:
         del self._links[row.link_id]
         why = text_of_event(row)
         if why:
-            _quiet.warning(
-                why, "Closed the gRPC connection of %s: %s", link.address[0], why
-            )  # fmt: skip
+            _tell_closed(link.address[0], why)
         self._end(link)
 
     def _tls_wanted(self, _: LinkedCalls | None, row: Any) -> None:
@@ -374,8 +371,7 @@ class GrpcPort:
 
     def _unopened(self, _: LinkedCalls | None, row: Any) -> None:
         peer, why, detail = end_of_unopened(row)
-        text = f"{why} ({detail})" if detail else why
-        _quiet.warning(why, "Closed the gRPC connection of %s: %s", peer.rpartition(":")[0], text)
+        _tell_closed(peer.rpartition(":")[0], why, detail)
 
     def _end(self, link: LinkedCalls) -> None:
         link.end()
@@ -411,6 +407,12 @@ class GrpcPort:
 
     def _resting(self, _: LinkedCalls | None, row: Any) -> None:
         _quiet.warning("accept", "Cannot accept a gRPC connection: %s", os.strerror(row.number))
+
+
+def _tell_closed(host: str, why: str, detail: str = "") -> None:
+    """Tells why a connection was closed, each reason once in a while."""
+    text = f"{why} ({detail})" if detail else why
+    _quiet.warning(why, "Closed the gRPC connection of %s: %s", host, text)
 
 
 def _events_of_hot(hot: HotCalls) -> dict[int, Callable[[LinkedCalls | None, Any], None]]:
