@@ -165,7 +165,7 @@ def brokers_at(objects: ObjectStore) -> list[BrokerTier]:
     found = _find_brokers(objects)
     if not found:
         error = NotATier("no cold tier there", objects.address)
-        names = ", ".join(name for name in objects.folders()[:_NAMED])
+        names = ", ".join(objects.folders()[:_NAMED])
         error.next_step = "name the folder or prefix that was written to" + (
             f"; below this one lie: {names}" if names else ""
         )
