@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 from pystore.cold.failures import TierDamaged
 from pystore.cold.places import MANIFESTS, NUMBER_MAX
+from pystore.format.records import Buffer
 from pystore.format.units import UNIT
-from pystore.native import lib
+from pystore.native import ffi, lib
 
 __all__ = [
     "MANIFEST_MAX",
@@ -26,6 +27,7 @@ __all__ = [
     "ManifestPage",
     "Row",
     "Seam",
+    "crc_of",
     "page_key",
     "page_of",
     "parse_manifest",
@@ -192,11 +194,12 @@ def _json(value: Any) -> bytes:
 
 def with_sum(data: bytes) -> bytes:
     """Returns an object of JSON that is followed by its own sum."""
-    return b"%b%b%d}" % (data[:-1], _SUM, _crc(data[:-1]))
+    return b"%b%b%d}" % (data[:-1], _SUM, crc_of(data[:-1]))
 
 
-def _crc(data: bytes) -> int:
-    return int(lib.ps_flat_crc(0, data, len(data)))
+def crc_of(data: Buffer) -> int:
+    """Returns the CRC-32 of bytes, by the core, which has the processor's instructions for it."""
+    return int(lib.ps_flat_crc(0, ffi.from_buffer("uint8_t[]", data), len(data)))
 
 
 # ---- pages ----
@@ -220,7 +223,7 @@ def page_of(rows: tuple[Row, ...], number: int) -> tuple[ManifestPage, bytes]:
     """Returns a page of these rows, and its object."""
     data = _json(rows)
     return ManifestPage(
-        number, len(data), _crc(data), len(rows), rows[0].first,
+        number, len(data), crc_of(data), len(rows), rows[0].first,
         rows[-1].end, min(r.time_min for r in rows), max(r.time_max for r in rows),
         sum(r.size for r in rows),
     ), data  # fmt: skip
@@ -228,7 +231,7 @@ def page_of(rows: tuple[Row, ...], number: int) -> tuple[ManifestPage, bytes]:
 
 def parse_page(data: bytes, page: ManifestPage, where: str) -> tuple[Row, ...]:
     """Returns the rows of a page. Raises: TierDamaged."""
-    if _crc(data) != page.crc:
+    if crc_of(data) != page.crc:
         raise TierDamaged("a page of a manifest has another CRC", where)
     try:
         with _parsing:
@@ -255,7 +258,7 @@ def parse_manifest(data: bytes, topic: str, queue: int, version: int, where: str
         return found
     # After the rest, which says more of what a stranger has written.
     said, _, crc = data.rpartition(_SUM)
-    if crc != b"%d}" % _crc(said):
+    if crc != b"%d}" % crc_of(said):
         raise TierDamaged("a manifest has another CRC than it says", where)
     return found
 

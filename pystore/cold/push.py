@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pystore.cold.failures import TierTaken
-from pystore.cold.manifest import ROWS_A_PAGE, SEGMENT_MAX, Manifest, Row, Seam
+from pystore.cold.manifest import ROWS_A_PAGE, SEGMENT_MAX, Manifest, Row, Seam, crc_of
 from pystore.cold.places import is_kept
-from pystore.cold.segment import crc_of, make_segment
+from pystore.cold.segment import make_segment
 from pystore.cold.tier import Tier
 from pystore.errors import BadArgument
 from pystore.native import ffi, lib

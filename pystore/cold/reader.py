@@ -17,12 +17,11 @@ from typing import Any, NamedTuple
 from pystore.cold.ahead import in_order
 from pystore.cold.blocks import RUN_BYTES, BlockCache
 from pystore.cold.failures import TierDamaged
-from pystore.cold.manifest import SEGMENT_MAX, Row
+from pystore.cold.manifest import SEGMENT_MAX, Row, crc_of
 from pystore.cold.objects import address_of
 from pystore.cold.segment import (
     check_segment,
     choose_units,
-    crc_of,
     encloses,
     excerpt,
     key_slice,

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from pystore.cold.failures import TierDamaged
-from pystore.cold.manifest import Row
+from pystore.cold.manifest import Row, crc_of
 from pystore.errors import OutOfMemory
 from pystore.format.records import Buffer
 from pystore.format.units import UNIT
 from pystore.native import ffi, lib
 from pystore.store._messages import Batch
 
-__all__ = ["check_segment", "choose_units", "crc_of", "excerpt", "is_summed", "key_slice",
-           "make_segment", "units_of_row"]  # fmt: skip
+__all__ = ["check_segment", "choose_units", "excerpt", "is_summed", "key_slice", "make_segment",
+           "units_of_row"]  # fmt: skip
 
 _TAIL = struct.Struct(">qqiiIiIq")
 _KEY = struct.Struct(">II")
@@ -26,11 +26,6 @@ assert _KEY.size == lib.PS_FLAT_KEY
 #: A slice of a key table reaches so many standard deviations around where a hash is expected.
 _SIGMAS = 6
 _SUMS = int(lib.PS_CHECK_BODY_CRC | lib.PS_CHECK_PROP_IF)
-
-
-def crc_of(data: Buffer) -> int:
-    """Returns the CRC-32 of bytes, by the core, which has the processor's instructions for it."""
-    return int(lib.ps_flat_crc(0, ffi.from_buffer("uint8_t[]", data), len(data)))
 
 
 def make_segment(batch: Batch, base: int, epoch: int) -> tuple[Row, bytearray]:

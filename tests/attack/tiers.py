@@ -26,12 +26,11 @@ import pystore
 from broker.services.cold.cold import Cold
 from broker.services.config import Config
 from pystore.cold.java import hand_over
-from pystore.cold.manifest import ManifestPage, Row, page_key, with_sum
+from pystore.cold.manifest import ManifestPage, Row, crc_of, page_key, with_sum
 from pystore.cold.places import MANIFESTS, broker_folder, manifest_key, object_name
 from pystore.cold.push import push
 from pystore.cold.reader import ColdReader
 from pystore.cold.restore import fetch, restore, salvage
-from pystore.cold.segment import crc_of
 from pystore.cold.tier import Tier, new_tier, open_tier
 from pystore.cold.upkeep import collect, remove, verify
 from pystore.errors import StoreError

@@ -13,12 +13,18 @@ import pytest
 
 import pystore
 from pystore.cold.failures import NotATier, TierDamaged, TierUnreachable
-from pystore.cold.manifest import MANIFEST_MAX, ROWS_A_PAGE, ROWS_MAX, parse_manifest, with_sum
+from pystore.cold.manifest import (
+    MANIFEST_MAX,
+    ROWS_A_PAGE,
+    ROWS_MAX,
+    crc_of,
+    parse_manifest,
+    with_sum,
+)
 from pystore.cold.objects import FolderObjects, open_objects
 from pystore.cold.push import push
 from pystore.cold.reader import ColdReader
 from pystore.cold.restore import restore, salvage
-from pystore.cold.segment import crc_of
 from pystore.cold.tier import Tier, new_tier, open_tier
 from pystore.cold.upkeep import WRONG_MAX, TierAudit, collect, remove, verify
 from pystore.format.units import UNIT
