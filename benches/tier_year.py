@@ -138,9 +138,12 @@ class CountedObjects:
             data, made_s = self._data[key]
             yield StoredObject(key, len(data), self._clock.now_s - made_s)
 
-    def folders(self, prefix: str = "") -> list[str]:
+    def folders(self, prefix: str = "") -> Iterator[str]:
         below = (key[len(prefix) :] for key in self._keys if key.startswith(prefix))
-        return sorted({key.partition("/")[0] for key in below if "/" in key})
+        yield from sorted({key.partition("/")[0] for key in below if "/" in key})
+
+    def has(self, folder: str) -> bool:
+        return any(self.find(f"{folder}/"))
 
     def below(self, prefix: str) -> CountedObjects:
         assert not prefix

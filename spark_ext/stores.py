@@ -81,7 +81,7 @@ class View(NamedTuple):
 
 
 _cache: OrderedDict[tuple[str, StoreSettings], _KeptReader] = OrderedDict()
-_tiers: dict[str, ColdReader] = {}
+_tiers: OrderedDict[str, ColdReader] = OrderedDict()
 _settled = False
 
 
@@ -148,11 +148,14 @@ def _with_tier(path: str, settings: dict[str, Any], tier: str) -> pystore.Reader
     from pystore.cold.reader import ColdReader
     from spark_ext.tiered import TieredReader
 
-    held = _tiers.get(tier)
+    held = _tiers.pop(tier, None)
     if held is None or held.closed:
-        held = _tiers[tier] = ColdReader(tier)
+        held = ColdReader(tier)
     else:
         held.refresh()
+    _tiers[tier] = held
+    if len(_tiers) > _KEPT:
+        _tiers.popitem(last=False)  # not closed, either
     hot = pystore.Reader(path, **settings)
     if hot.is_cold:
         raise BadOption(f"'{path}' is a cold tier itself: option tier goes with a store's folder")

@@ -7,8 +7,10 @@ not do (docs/adr/010-cold-tier.md). Objects are whole or not there, and none is 
 from __future__ import annotations
 
 import contextlib
+import heapq
 import os
 import re
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -21,13 +23,15 @@ from pystore.errors import BadArgument
 from pystore.files import FILE_MODE, make_folders, new_file, sync_folder
 from pystore.format.records import Buffer
 
-__all__ = ["ObjectStore", "StoredObject", "address_of", "is_address", "open_objects"]
+__all__ = ["FOLDERS_MAX", "ObjectStore", "StoredObject", "address_of", "is_address", "open_objects"]
 
 #: A path that pathlib has taken for one of this host has lost a slash.
 _ADDRESS = re.compile(r"(s3a?|gs|az|abfss?|adl|azure|https?|memory):/{1,3}(?=\S)")
 _TEMPORARY = ".part"
 #: Folders that a key of ours has, at most; deeper ones are strangers'.
 _DEPTH = 4
+#: Of folders that lie side by side, a caller hears of one more at most.
+FOLDERS_MAX = 10_000
 #: How often obstore asks again, and for how long, before the caller hears of it.
 _RETRIES, _RETRY_S, _ANSWER_S = 5, 30, 30
 #: Ranges from so many bytes on are taken as they come, in pieces of so many.
@@ -64,8 +68,12 @@ class ObjectStore(Protocol):
         """Yields objects whose keys begin with a prefix that ends with a slash, or all, in the
         order of their keys. after: only keys after this one."""
 
-    def folders(self, prefix: str = "") -> list[str]:
-        """Returns the names of what lies one level below, sorted."""
+    def folders(self, prefix: str = "") -> Iterator[str]:
+        """Yields the names of folders one level below, of more than FOLDERS_MAX no others. Each
+        may cost a listing: who knows a name asks `has`."""
+
+    def has(self, folder: str) -> bool:
+        """Says whether anything lies in a folder."""
 
     def below(self, prefix: str) -> ObjectStore:
         """Returns the part of the store below a prefix."""
@@ -207,14 +215,23 @@ class FolderObjects:
                     about = (self.root / key).lstat()
                     yield StoredObject(key, about.st_size, now - about.st_mtime)
 
-    def folders(self, prefix: str = "") -> list[str]:
+    def folders(self, prefix: str = "") -> Iterator[str]:
         try:
             with os.scandir(self.root / prefix) as found:
-                return sorted(each.name for each in found if each.is_dir(follow_symlinks=False))
+                names = (each.name for each in found if each.is_dir(follow_symlinks=False))
+                yield from heapq.nsmallest(FOLDERS_MAX + 1, names)
         except FileNotFoundError:
-            return []
+            return
         except OSError as failed:
             raise _unreachable(failed, str(self.root / prefix)) from failed
+
+    def has(self, folder: str) -> bool:
+        try:
+            return stat.S_ISDIR(self._path(folder).lstat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as failed:
+            raise _unreachable(failed, folder) from failed
 
     def below(self, prefix: str) -> ObjectStore:
         return FolderObjects(self.root / _checked(prefix)) if prefix else self
@@ -373,14 +390,21 @@ class RemoteObjects:
         except FileNotFoundError:
             raise NotATier("nothing is there", self.address) from None
 
-    def folders(self, prefix: str = "") -> list[str]:
-        try:
-            found = self._obstore.list_with_delimiter(self._store, self._prefix + prefix)
-        except FileNotFoundError:
-            return []
-        except self._obstore.exceptions.BaseError as failed:
-            raise _unreachable(failed, f"{self.address}/{prefix}") from failed
-        return sorted(str(each).rstrip("/").rpartition("/")[2] for each in found["common_prefixes"])
+    def folders(self, prefix: str = "") -> Iterator[str]:
+        # obstore's own list of folders has all of them in memory, and the objects beside them.
+        after, count = "", 0
+        while count <= FOLDERS_MAX:
+            found = (each.key for each in self.find(prefix, after) if each.key > after)
+            key = next((key for key in found if "/" in key[len(prefix) :]), None)
+            if key is None:
+                return
+            name = key[len(prefix) :].partition("/")[0]
+            yield name
+            # "0" comes after "/": this is beyond all that lies in the folder.
+            after, count = f"{prefix}{name}0", count + 1
+
+    def has(self, folder: str) -> bool:
+        return next(self.find(f"{folder}/"), None) is not None
 
     def below(self, prefix: str) -> ObjectStore:
         if not prefix:

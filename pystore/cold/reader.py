@@ -28,7 +28,7 @@ from pystore.cold.segment import (
     numbers_of,
     units_of_row,
 )
-from pystore.cold.tier import Extent, Place, QueueSpan, TierView, open_tier
+from pystore.cold.tier import Extent, Place, QueueSpan, Recent, TierView, open_tier
 from pystore.cold.units import fetch_units
 from pystore.errors import NotFound, ReadOnly, StoreClosed
 from pystore.format.records import Buffer
@@ -53,6 +53,8 @@ _LEAST_UNITS = 800
 _AHEAD, _AT_ONCE = 36 << 20, 4
 #: Requests on their way for who reads a queue message by message, and units of the next segment.
 _RUNS_AHEAD, _UNITS_AHEAD = 3, 4096
+#: Queues whose last reads are known.
+_CURSORS = 1024
 #: Segments whose keys are looked at at once: of a thousand, eight requests follow each other.
 _KEYS_AT_ONCE = 128
 #: Bytes of records of a piece of upstream's tier, unless one message is larger.
@@ -129,7 +131,7 @@ class ColdReader(Reader):
         self._blocks = BlockCache(tier.objects, ahead=_RUNS_AHEAD) if blocks is None else blocks
         self._spans: dict[tuple[str, int], QueueSpan] = {}
         self._all = False
-        self._cursors: dict[tuple[str, int], _ReadingOn] = {}
+        self._cursors: Recent[tuple[str, int], _ReadingOn] = Recent(_CURSORS)
         self._open = True
 
     # ---- life ----
@@ -229,7 +231,7 @@ class ColdReader(Reader):
     def look_again(self) -> None:
         """Takes over what others have found of the tier meanwhile."""
         self._spans, self._all = {}, False
-        self._cursors = {}
+        self._cursors = Recent(_CURSORS)
 
     def view(self) -> int:
         """Returns 0: what others have written shows in a listing alone."""
@@ -278,7 +280,7 @@ class ColdReader(Reader):
         if on and not near and at >= extent.first + extent.count // 2:
             near = True
             self._prepare(topic, queue, extent.end, span.end)
-        self._cursors[topic, queue] = _ReadingOn(at, extent, near)
+        self._cursors.put((topic, queue), _ReadingOn(at, extent, near), 1)
         batch.min_offset, batch.max_offset = span.start, span.end
         if batch.damaged:
             self._log_damage(topic, queue, batch)

@@ -11,6 +11,7 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from sys import intern
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -30,7 +31,13 @@ from pystore.cold.manifest import (
     parse_page,
     spilled,
 )
-from pystore.cold.objects import FolderObjects, ObjectStore, StoredObject, open_objects
+from pystore.cold.objects import (
+    FOLDERS_MAX,
+    FolderObjects,
+    ObjectStore,
+    StoredObject,
+    open_objects,
+)
 from pystore.cold.places import (
     INDEX_TOPIC,
     LOG,
@@ -49,7 +56,7 @@ from pystore.cold.places import (
 )
 from pystore.format.units import UNIT
 
-__all__ = ["BrokerTier", "Extent", "JavaTier", "Place", "QueueSpan", "Tier", "TierView",
+__all__ = ["BrokerTier", "Extent", "JavaTier", "Place", "QueueSpan", "Recent", "Tier", "TierView",
            "brokers_at", "is_tier", "new_tier", "open_tier", "refuse_upstreams",
            "span_of"]  # fmt: skip
 
@@ -57,6 +64,8 @@ __all__ = ["BrokerTier", "Extent", "JavaTier", "Place", "QueueSpan", "Tier", "Ti
 ALL_TIMES = 0, (1 << 63) - 1
 #: So many folders are named to whoever has not named the right one.
 _NAMED = 5
+#: Folders in which something of a broker is looked for: RocketMQ's topics have no common name.
+_LOOKED_INTO = 3
 #: Manifests of many queues are fetched by so many threads.
 _AT_ONCE = 16
 #: A file of upstream's units leads to gigabytes of records: so many of them are an extent.
@@ -130,42 +139,53 @@ class BrokerTier(NamedTuple):
 # ---- finding ----
 
 
-def _find_brokers(objects: ObjectStore) -> list[BrokerTier]:
-    names = objects.folders()
+def _find_brokers(objects: ObjectStore) -> Iterator[BrokerTier]:
     above, _, last = objects.address.replace("\\", "/").rpartition("/")
-    if _is_broker(objects, names):
+    if _is_broker(objects):
         cluster = cluster_of(above.rpartition("/")[2])
-        return [BrokerTier(cluster or "", last if cluster else "", "")]
+        yield BrokerTier(cluster or "", last if cluster else "", "")
+        return
     own = cluster_of(last)
-    if own is not None:
-        return [BrokerTier(own, name, name) for name in names]
-    return [
-        BrokerTier(cluster, name, f"{folder}/{name}")
-        for folder in names
-        if (cluster := cluster_of(folder)) is not None
-        for name in objects.folders(f"{folder}/")
-    ]
+    for folder in _named(objects):
+        cluster = own or cluster_of(folder)
+        if own is not None:
+            yield BrokerTier(own, folder, folder)
+        elif cluster is not None:
+            for name in _named(objects, f"{folder}/"):
+                yield BrokerTier(cluster, name, f"{folder}/{name}")
 
 
-def _is_broker(objects: ObjectStore, names: list[str]) -> bool:
-    if MANIFESTS in names or INDEX_TOPIC in names:
+def _named(objects: ObjectStore, prefix: str = "") -> Iterator[str]:
+    """Yields the folders below a prefix. Raises: NotATier where there are too many."""
+    for number, name in enumerate(objects.folders(prefix)):
+        if number == FOLDERS_MAX:
+            error = NotATier(f"more than {FOLDERS_MAX} folders lie there", objects.address)
+            error.next_step = "name the folder or prefix of one broker"
+            raise error
+        yield name
+
+
+def _is_broker(objects: ObjectStore) -> bool:
+    # By name: of topics, which lie beside them, there may be any number.
+    if objects.has(MANIFESTS) or objects.has(INDEX_TOPIC):
         return True
+    names = list(islice(objects.folders(), _LOOKED_INTO))
     if any(cluster_of(name) is not None for name in names):
         return False
-    for topic in names[:3]:
-        for queue in objects.folders(f"{topic}/")[:1]:
-            if queue_of(queue) is not None and LOG in objects.folders(f"{topic}/{queue}/"):
-                return True
-    return False
+    return any(
+        queue_of(queue) is not None and objects.has(f"{topic}/{queue}/{LOG}")
+        for topic in names
+        for queue in islice(objects.folders(f"{topic}/"), 1)
+    )
 
 
 def brokers_at(objects: ObjectStore) -> list[BrokerTier]:
     """Returns the brokers whose tiers lie below an address: of a root, a cluster or a broker.
-    Raises: NotATier where there is none, TierUnreachable."""
-    found = _find_brokers(objects)
+    Raises: NotATier where there is none, or too much, TierUnreachable."""
+    found = sorted(_find_brokers(objects), key=lambda each: each.folder)
     if not found:
         error = NotATier("no cold tier there", objects.address)
-        names = ", ".join(objects.folders()[:_NAMED])
+        names = ", ".join(islice(objects.folders(), _NAMED))
         error.next_step = "name the folder or prefix that was written to" + (
             f"; below this one lie: {names}" if names else ""
         )
@@ -177,8 +197,8 @@ def is_tier(path: str | os.PathLike[str]) -> bool:
     """Says whether a folder of this host holds a tier: of a root, a cluster or a broker; not where
     it cannot be read."""
     try:
-        return bool(_find_brokers(FolderObjects(Path(path))))
-    except TierUnreachable:
+        return next(_find_brokers(FolderObjects(Path(path))), None) is not None
+    except (TierUnreachable, NotATier):
         return False
 
 
@@ -189,12 +209,11 @@ def open_tier(path: str | os.PathLike[str]) -> Tier | JavaTier:
     found = brokers_at(objects)
     if len(found) > 1:
         error = NotATier(f"{len(found)} brokers' tiers lie there", objects.address)
-        names = sorted(each.folder for each in found)[:_NAMED]
-        error.next_step = "name one: " + ", ".join(names)
+        error.next_step = "name one: " + ", ".join(each.folder for each in found[:_NAMED])
         raise error
     one = found[0]
     below = objects.below(one.folder)
-    if MANIFESTS in below.folders():
+    if below.has(MANIFESTS):
         return Tier(below, one.cluster, one.broker)
     return JavaTier(below, one.cluster, one.broker)
 
@@ -202,8 +221,7 @@ def open_tier(path: str | os.PathLike[str]) -> Tier | JavaTier:
 def refuse_upstreams(objects: ObjectStore) -> None:
     """Refuses to write where upstream's own tier of a broker lies, whose writer knows nothing of
     ours. Raises: NotATier, TierUnreachable."""
-    folders = objects.folders()
-    if MANIFESTS not in folders and _is_broker(objects, folders):
+    if not objects.has(MANIFESTS) and _is_broker(objects):
         error = NotATier("RocketMQ's own tier lies there", objects.address)
         error.next_step = "name another place, and copy it there with: pystore cold fetch"
         raise error
@@ -246,7 +264,7 @@ class TierView(Protocol):
 # ---- ours ----
 
 
-class _Recent(Generic[_K, _V]):
+class Recent(Generic[_K, _V]):
     """What was made of objects last: no more of it than so many bytes of these."""
 
     def __init__(self, room: int) -> None:
@@ -289,8 +307,8 @@ class Tier:
         self._listed: dict[tuple[str, int], int] = {}
         #: Queues whose newest manifest the last listing lacked.
         self._doubted: set[tuple[str, int]] = set()
-        self._known: _Recent[tuple[str, int], Manifest] = _Recent(_KEPT_BYTES)
-        self._pages: _Recent[str, tuple[Row, ...]] = _Recent(_KEPT_BYTES // 4)
+        self._known: Recent[tuple[str, int], Manifest] = Recent(_KEPT_BYTES)
+        self._pages: Recent[str, tuple[Row, ...]] = Recent(_KEPT_BYTES // 4)
         #: Of this process's manifests, so that a request sent twice finds its own.
         self.writer = secrets.randbits(62)
         self.refresh()

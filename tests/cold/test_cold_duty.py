@@ -177,7 +177,10 @@ def test_a_broker_with_an_empty_disk_takes_nothing_from_the_tier(tmp_path: Path)
             cold.round()
         assert list(cold.uploads.counts.strange) == [("orders", 0)]
         assert store.clean(immediate=True).log_files == 0
-    assert len(bodies_of(ColdReader(tmp_path / "cold"), "orders")) == 300
+        assert len(bodies_of(ColdReader(tmp_path / "cold"), "orders")) == 300
+        store.delete_topic("orders")  # and nothing is told of it any more
+        settle(cold, store)
+        assert cold.uploads.counts.strange == {}
 
 
 def test_an_empty_store_does_not_begin_before_its_tier_is_known(

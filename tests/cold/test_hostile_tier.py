@@ -25,7 +25,7 @@ from pystore.cold.objects import FolderObjects, open_objects
 from pystore.cold.push import push
 from pystore.cold.reader import ColdReader
 from pystore.cold.restore import restore, salvage
-from pystore.cold.tier import Tier, new_tier, open_tier
+from pystore.cold.tier import Tier, brokers_at, new_tier, open_tier
 from pystore.cold.upkeep import WRONG_MAX, TierAudit, collect, remove, verify
 from pystore.format.units import UNIT
 from pystore.native import lib
@@ -291,6 +291,46 @@ def test_a_table_of_keys_that_lies_is_named(tmp_path: Path):
         pytest.raises(TierDamaged, match="keys are not those of its messages"),
     ):
         reader.query("orders", "none")
+
+
+NAMES = ["a", "a!", "a-b", "a0", "b", "ünter"]
+
+
+def test_folders_are_those_that_hold_something(root: str):
+    objects = open_objects(root)
+    assert (list(objects.folders()), objects.has("a")) == ([], False)
+    for name in NAMES:
+        for number in range(3):
+            objects.put_new(f"{name}/c/{number}", b"x")
+    objects.put_new("a1", b"beside them")
+    assert sorted(objects.folders()) == NAMES
+    assert list(objects.folders("a/")) == ["c"]
+    assert [objects.has(name) for name in ("a", "a/c", "a1", "no")] == [True, True, False, False]
+
+
+def test_of_folders_without_end_a_bounded_number_is_asked_for(
+    root: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("pystore.cold.objects.FOLDERS_MAX", 3)
+    monkeypatch.setattr("pystore.cold.tier.FOLDERS_MAX", 3)
+    objects = open_objects(root)
+    for name in NAMES:
+        objects.put_new(f"{name}/c", b"x")
+    assert len(list(objects.folders())) == 4
+    with pytest.raises(NotATier, match="more than 3 folders"):
+        brokers_at(objects)
+
+
+def test_a_tier_of_many_topics_is_opened_without_their_names(
+    filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tier = new_tier(tmp_path / "cold", "c1", "broker-a")
+    with pystore.Reader(filled) as store:
+        push(store, tier)
+    monkeypatch.setattr("pystore.cold.objects.FOLDERS_MAX", 1)
+    monkeypatch.setattr("pystore.cold.tier.FOLDERS_MAX", 1)
+    assert open_own(tier).queues() == tier.queues()
+    assert open_tier(tmp_path / "cold").broker == "broker-a"
 
 
 def test_of_very_many_faults_the_first_are_told_and_the_rest_counted(tier: Tier):

@@ -83,6 +83,9 @@ class Behind:
 
     def _compared(self, settled: _QueueEnds) -> dict[tuple[str, int], BehindQueue]:
         now_s, found = time.monotonic(), {}
+        if len(self._same) > len(settled.queues):  # topics were deleted
+            there = {(info.topic, info.queue) for info in settled.queues}
+            self._same = {place: end for place, end in self._same.items() if place in there}
         for info in settled.queues:
             if not is_kept(info.topic, *self._names):
                 continue

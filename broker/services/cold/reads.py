@@ -68,7 +68,7 @@ class ColdReads:
         self._pool: ThreadPoolExecutor | None = None
         self._lender: Lender | None = None
         self._reader: ColdReader | None = None
-        self._published: dict[tuple[str, int], QueueSpan | None] = {}
+        self._published: dict[tuple[str, int], QueueSpan] = {}
         self._serving: dict[Want, asyncio.Task[None]] = {}
         #: Seconds, by topic and queue, after the next failure.
         self._rests: dict[tuple[str, int], float] = {}
@@ -145,7 +145,11 @@ class ColdReads:
         span = self._handle.span(topic, queue) if self._level != LEVELS[0] else None
         if self._published.get((topic, queue)) != span:
             self._lender.publish(topic, queue, span)
-            self._published[topic, queue] = span
+            if span is not None:
+                self._published[topic, queue] = span
+            else:  # its topic may be gone for good
+                self._published.pop((topic, queue), None)
+                self._rests.pop((topic, queue), None)
 
     # ---- wants ----
 

@@ -218,6 +218,8 @@ class Uploads:
                 if manifest is not None and not self._handle.is_present(manifest):
                     self._puts.take(1, limits.puts, must=True)
                     self._publish(tier, manifest.emptied(self._later(manifest), tier.writer))
+                    self._firsts.pop((topic, number), None)
+                    self.counts.strange.pop((topic, number), None)
             self._handle.show(topic)
 
     def _later(self, manifest: Manifest) -> int:
