@@ -295,8 +295,8 @@ static CHECK_UNUSED void kit_settle(void) {
     int64_t next_ms = kit_pump(false);
     while (ps_core_waiting(kit_core) > 0) {
         struct pollfd fd = {.fd = ps_core_event_fd(kit_core), .events = POLLIN};
-        /* Without a deadline, what still waited was over after the core had looked: the eventfd says
-         * so. */
+        /* Without a deadline, what still waited was over after the core had looked: the eventfd
+         * says so. */
         int told = poll(&fd, 1, next_ms < 0 ? KIT_TOLD_MS : (int)next_ms);
         if (told < 0 || !CHECK(told > 0 || next_ms >= 0)) return;
         next_ms = kit_pump(false);
