@@ -296,6 +296,12 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
         "`python -m benches cold_reads`: messages that are in the tier alone, whose requests take"
         " 30 ms, and sends beside the readers.",
     ),
+    "iceberg": PlainSection(
+        "A topic into an Iceberg table",
+        "`python -m benches iceberg`: JSON bodies, beside Spark 4.1 with Iceberg's runtime, from"
+        " files of the same JSON and with its schema given. Ours finds the schema, and keeps what"
+        " came with each body.",
+    ),
 }
 
 

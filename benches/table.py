@@ -99,6 +99,12 @@ BENCHES = (
         "--peers ours --rounds 1 --count 300", kind="grpc", slow=True, java=True,
     ),
     Bench(
+        "iceberg", "a topic of JSON bodies into an Iceberg table, beside Spark's own way from files"
+        " of that JSON",
+        {"rounds": 3, "count": 1_000_000, "peers": ("ours", "spark")},
+        "--rounds 1 --count 2000 --peers ours", slow=True, java=True,
+    ),
+    Bench(
         "jobs", "Spark jobs beside their references: `archive`, `verify`, `rebuild`, one and two"
         " executors",
         {"only": ("archive", "audits", "batch"), "rounds": 3},
