@@ -60,7 +60,7 @@ BENCHES = (
     Bench(
         "cold_reads", "pulls of messages that are in a cold tier alone, whose requests take 30 ms,"
         " and sends beside them",
-        {"rounds": 3, "mb": 400, "readers": 16, "seconds": 8.0, "looks": 200},
+        {"rounds": 3, "mb": 2000, "readers": 16, "seconds": 8.0, "looks": 200},
         "--rounds 1 --mb 20 --readers 4 --seconds 0.3 --looks 10", slow=True,
     ),
     Bench(
