@@ -10,7 +10,7 @@ import secrets
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from sys import intern
@@ -172,9 +172,14 @@ def _is_broker(objects: ObjectStore) -> bool:
     names = list(islice(objects.folders(), _LOOKED_INTO))
     if any(cluster_of(name) is not None for name in names):
         return False
+    return _has_queue(objects, names, LOG)
+
+
+def _has_queue(objects: ObjectStore, topics: Iterable[str], kind: str) -> bool:
+    """Says whether the first queue of one of the topics has files of a kind."""
     return any(
-        queue_of(queue) is not None and objects.has(f"{topic}/{queue}/{LOG}")
-        for topic in names
+        queue_of(queue) is not None and objects.has(f"{topic}/{queue}/{kind}")
+        for topic in topics
         for queue in islice(objects.folders(f"{topic}/"), 1)
     )
 
@@ -220,8 +225,12 @@ def open_tier(path: str | os.PathLike[str]) -> Tier | JavaTier:
 
 def refuse_upstreams(objects: ObjectStore) -> None:
     """Refuses to write where upstream's own tier of a broker lies, whose writer knows nothing of
-    ours. Raises: NotATier, TierUnreachable."""
-    if not objects.has(MANIFESTS) and _is_broker(objects):
+    ours. Segments alone are not upstream's, which has units beside them: a writer of ours was
+    killed before its first manifest. Raises: NotATier, TierUnreachable."""
+    if objects.has(MANIFESTS):
+        return
+    topics = islice(objects.folders(), _LOOKED_INTO)
+    if objects.has(INDEX_TOPIC) or _has_queue(objects, topics, UNITS):
         error = NotATier("RocketMQ's own tier lies there", objects.address)
         error.next_step = "name another place, and copy it there with: pystore cold fetch"
         raise error

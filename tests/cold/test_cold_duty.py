@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from pathlib import Path
 
@@ -293,6 +294,16 @@ def test_a_tier_that_rocketmq_writes_is_left_alone(tmp_path: Path):
         (folder / kind / object_name(0)).write_bytes(b"")
     with opened(tmp_path / "store") as store, pytest.raises(NotATier, match="RocketMQ's own"):
         cold_of(store, tmp_path / "cold").round()
+
+
+def test_a_writer_that_ended_before_its_first_manifest_keeps_nobody_out(tmp_path: Path):
+    with opened(tmp_path / "store") as store:
+        fill(store)
+        settle(cold_of(store, tmp_path / "cold"), store)
+        (manifests,) = (tmp_path / "cold").glob("*/*/rmq_sys_MANIFEST")
+        shutil.rmtree(manifests)
+        settle(cold_of(store, tmp_path / "cold"), store)
+        assert bodies_of(ColdReader(tmp_path / "cold"), "orders") == bodies_of(store, "orders")
 
 
 def test_a_damaged_manifest_is_one_queue_s_trouble(tmp_path: Path):
