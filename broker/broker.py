@@ -35,7 +35,7 @@ from broker.services.hooks import ConsumeMessageHook, SendMessageHook
 from broker.services.replication.replication import is_slave
 from broker.services.setting_forms import servers_of
 from broker.start_checks import Ask, bind_address, on_this_machine, read_start
-from broker.startup import Ground, Options, open_ground, open_services
+from broker.startup import Ground, Options, begins_after_tier, open_ground, open_services
 from pystore import Store
 from pystore.configuration.problems import refuse
 from pystore.errors import BadArgument
@@ -343,8 +343,9 @@ class Broker(Stopping):
         of one role have in memory nothing is there in the next."""
         async with self._changing:
             self._options.take_role(elected)
+            opens_again = self._ground is None or begins_after_tier(self._options)
             try:
-                if not self._stops and self._ground is not None:
+                if not self._stops and not opens_again:
                     self.services.registration.stays = True
                     await self._end_services()
                     await self._serve(self._ground)

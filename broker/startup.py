@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     # A server process starts without what it may never use.
     from broker.grpc.settings import ProxySettings
 
-__all__ = ["Ground", "Options", "open_ground", "open_services"]
+__all__ = ["Ground", "Options", "begins_after_tier", "open_ground", "open_services"]
 
 log = SafeLogger("broker.broker")
 
@@ -261,7 +261,7 @@ def _open_store(o: Options) -> Store:
         from pystore.repair.light_files import remove_light_files
 
         remove_light_files(o.path, o.settings.file_mode)
-    begun = _begin_after_tier(o) if o.settings["tieredStoreFilePath"] else {}
+    begun = _begin_after_tier(o) if begins_after_tier(o) else {}
     store = pystore.open(o.path, o.conf, **o.given | store_alone())  # type: ignore[arg-type]
     store.retain(o.settings)  # changed by a request, it stands in no file
     for topic, queues in begun.items():
@@ -271,17 +271,22 @@ def _open_store(o: Options) -> Store:
     return store
 
 
-def _begin_after_tier(o: Options) -> dict[str, int]:
-    """Has a store that is empty go on where its tier ends, which nobody else can tell where no
-    controller says who leads. Returns topics, each with how many queues it has. Raises: StoreError
-    where the tier does not answer."""
+def begins_after_tier(o: Options) -> bool:
+    """Says whether the store is to go on where its tier ends: that of a master, while it is empty.
+    Under a controller, nobody has anything once such a broker is elected."""
     s = o.settings
-    has_log = any(any(each.iterdir()) for each in s.commitlog_dirs(o.path) if each.is_dir())
-    if has_log or is_slave(s) or s["enableControllerMode"]:
-        return {}
+    if not s["tieredStoreFilePath"] or is_slave(s):
+        return False
+    return not any(any(each.iterdir()) for each in s.commitlog_dirs(o.path) if each.is_dir())
+
+
+def _begin_after_tier(o: Options) -> dict[str, int]:
+    """Begins the log where the tier ends. Returns topics, each with how many queues it has. Raises:
+    StoreError where the tier does not answer."""
     from pystore.cold.restore import begin_after
     from pystore.cold.tier import new_tier
 
+    s = o.settings
     tier = new_tier(s["tieredStoreFilePath"], s["brokerClusterName"], s["brokerName"])
     begun = begin_after(tier, o.path, s)
     if begun:
