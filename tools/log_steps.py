@@ -265,6 +265,7 @@ STEPS: dict[str, str] = {
         "look at them (`pystore tx ls --discarded`), and resume those that are wanted",
     "The page %s failed": _DEFECT,
     # ---- the store ----
+    "%s: Apache's broker keeps %s, which is not read: %s": "as the line says",
     "%s/%s: cannot be repaired: %s": _FILE,
     "%s: group %s stood past the end of %s: set back %s": "nothing; messages may come again",
     "%s: delay level %d stood past the end of its queue: set back from %d to %d": "nothing",

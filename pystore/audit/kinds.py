@@ -338,6 +338,25 @@ class StrayFileFinding(Finding):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeptElsewhereFinding(Finding):
+    """Kept by Apache's broker where nobody here reads it."""
+
+    about: ClassVar[Kind] = Kind(
+        "kept-elsewhere",
+        Severity.ERROR,
+        "",
+        Mend.OPERATOR,
+        "{what}: {mend_by}",
+        "kept by Apache's broker where nobody here reads it",
+        "reads it, with the same settings",
+        "as its details say, before any open for writing",
+    )
+    severity: Severity = Severity.ERROR
+    what: str
+    mend_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DoubleSegmentFinding(Finding):
     """Two folders of the log have a file for this place."""
 
@@ -1192,6 +1211,7 @@ KINDS: dict[str, Kind] = {
         MissingSegmentFinding,
         SegmentSizeFinding,
         StrayFileFinding,
+        KeptElsewhereFinding,
         DoubleSegmentFinding,
         MisnamedSegmentFinding,
         LogFolderFinding,
@@ -1259,6 +1279,7 @@ __all__ = [
     "IndexSizeFinding",
     "IndexSlotsFinding",
     "KeptAsideFinding",
+    "KeptElsewhereFinding",
     "LightDamagedFinding",
     "LightFault",
     "LightMissingFinding",

@@ -20,6 +20,7 @@ from pystore.audit.kinds import (
     DoubleSegmentFinding,
     FileFault,
     IndexSizeFinding,
+    KeptElsewhereFinding,
     LogFolderFinding,
     MisnamedSegmentFinding,
     MissingSegmentFinding,
@@ -31,6 +32,7 @@ from pystore.audit.kinds import (
 from pystore.audit.sizes import SEGMENT_LEAST, Piece, piece_of, usual_size
 from pystore.errors import NotAStore, NotFound, StoreError
 from pystore.files import os_error
+from pystore.files.elsewhere import kept_elsewhere, refuse_kept_elsewhere
 from pystore.files.quiet import open_quietly
 from pystore.native import ffi, lib, raise_error
 from pystore.settings import Settings
@@ -349,7 +351,9 @@ def _segments(layout: Layout, settings: Settings) -> None:
 
 
 def _queues(layout: Layout, settings: Settings) -> None:
-    for topic in _folders(layout.root / "consumequeue", layout.in_the_way):
+    folder = layout.root / "consumequeue"
+    beside: list[Path] = []
+    for topic in _folders(folder, beside):
         others: list[Path] = []
         for queue in _folders(topic.path, others):
             number = int(queue.name) if _DIGITS.fullmatch(queue.name) else -1
@@ -362,6 +366,8 @@ def _queues(layout: Layout, settings: Settings) -> None:
                 layout.found(QueueStrayFinding, strays[0].parent, topic=topic.name, queue=number,
                              count=len(strays), names=names)  # fmt: skip
         layout.in_the_way += [path for path in others if _DIGITS.fullmatch(path.name)]
+    if not (folder / "CURRENT").is_file():  # else all of them are files of RocksDB
+        layout.in_the_way += beside
     name = "mappedFileSizeConsumeQueue"
     size = int(settings[name] or 0)
     if name not in settings.explicit:
@@ -463,7 +469,8 @@ def _lights(layout: Layout, settings: Settings) -> None:
 
 
 def look(root: Path, settings: Settings) -> Layout:
-    """Lists the folders of a store. Raises: NotAStore, Forbidden, StoreIOError."""
+    """Lists the folders of a store. Raises: NotAStore, Forbidden, StoreIOError; StrayFile where
+    the log alone is one that is not read."""
     return _look(root, settings, _segments, _queues, _index, _lights)
 
 
@@ -475,6 +482,7 @@ def look_at_log(root: Path, settings: Settings) -> Layout:
 
 def _look(root: Path, settings: Settings, *parts: Callable[[Layout, Settings], None]) -> Layout:
     if not any(folder.is_dir() for folder in settings.commitlog_dirs(root)):
+        refuse_kept_elsewhere(root)
         raise NotAStore("there is no commitlog folder", str(root))
     layout = Layout(Path(os.path.abspath(root)))  # noqa: PTH100 - as commitlog_dirs
     for name in ("consumequeue", "index", "lightqueue"):
@@ -482,6 +490,8 @@ def _look(root: Path, settings: Settings, *parts: Callable[[Layout, Settings], N
         if os.path.lexists(folder) and not folder.is_dir():
             layout.found(StrayFileFinding, folder, why=StrayReason.IN_A_FOLDERS_PLACE)
     try:
+        for each in kept_elsewhere(layout.root):
+            layout.found(KeptElsewhereFinding, each.folder, what=each.what, mend_by=each.next_step)
         for part in parts:
             part(layout, settings)
     except OSError as failed:

@@ -20,6 +20,7 @@ from pystore.audit.kinds import (
     IndexHeaderFinding,
     IndexSizeFinding,
     IndexSlotsFinding,
+    KeptElsewhereFinding,
     LightMissingFinding,
     LightUnitsFinding,
     LogFolderFinding,
@@ -54,6 +55,7 @@ from pystore.audit.kinds import (
 from pystore.audit.layout import GAP_MOST, File, Layout, last_with_data
 from pystore.errors import MissingSegment, StoreError, StrayFile
 from pystore.files.aside import Piece, kept_aside
+from pystore.files.elsewhere import refusal
 from pystore.files.notes import tombstones_without
 from pystore.format.records import HEAD_LEN, record_size
 from pystore.meta.accessfiles import has_access_copy
@@ -310,6 +312,8 @@ def refuse_unclear(audit: Audit) -> None:
             error = MissingSegment(f"a segment has another's name ({what})", f.file)
         elif isinstance(f, NotAFileFinding):
             error = StrayFile(what, f.file)
+        elif isinstance(f, KeptElsewhereFinding):
+            raise refusal(f.what, f.file, f.mend_by)
         else:
             continue
         error.next_step = f"nothing was changed; {f.fix}"

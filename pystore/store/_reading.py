@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pystore.base.closing import ClosedByWith
 from pystore.errors import BadArgument, NotFound, ReadOnly, StoreClosed, UsedAfterFork
+from pystore.files.elsewhere import kept_elsewhere
 from pystore.filter.sql92 import compiled
 from pystore.filter.tags import tag_set
 from pystore.format.names import LIGHT_PREFIX
@@ -716,6 +717,9 @@ class Reader(Base):
         """Topics, groups and offsets as the folder's metadata says; read-only."""
         self.c_handle()
         if self._metadata is None:
+            for found in kept_elsewhere(self.path):
+                _log.warning("%s: Apache's broker keeps %s, which is not read: %s",
+                             found.folder, found.what, found.next_step)  # fmt: skip
             self._metadata = Metadata(self.path, readonly=True)
         return self._metadata
 

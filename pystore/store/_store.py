@@ -14,11 +14,13 @@ import threading
 from array import array
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pystore.base.enums import PutStatus
 from pystore.base.store_error import StoreError, make
 from pystore.errors import BadArgument, DiskFull, MessageIllegal, TopicIllegal
+from pystore.files.elsewhere import refuse_kept_elsewhere
 from pystore.files.notes import tombstones_of
 from pystore.format.names import HALF_TOPIC, LIGHT_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from pystore.format.properties import checked, encode_properties, joined, pair
@@ -64,6 +66,7 @@ class Store(Base):
     ) -> None:
         #: The pystore.repair.Repair of an open with paranoidRecovery, else None.
         self.mended = mended
+        refuse_kept_elsewhere(Path(path))
         super().__init__(path, conf, progress, settings)
         try:
             self.metadata: Metadata = Metadata(self.path, self.settings)

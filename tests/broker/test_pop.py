@@ -228,6 +228,7 @@ async def test_check_points_in_rocksdb_are_named_and_not_passed_over(store_path)
 
     await start()
     (store_path / "kvStore").mkdir()
+    (store_path / "kvStore" / "CURRENT").write_bytes(b"MANIFEST-000005\n")
     (store_path / "kvStore" / "000004.log").write_bytes(b"")  # an empty database
     await start()
     (store_path / "kvStore" / "000007.sst").write_bytes(b"1")

@@ -79,6 +79,46 @@ def test_a_pipe_in_the_place_of_the_timers_hinders_no_repair(root: Path) -> None
     assert not (root / "timers").is_fifo()
 
 
+@pytest.mark.parametrize(
+    ("file", "beside"),
+    [("config/consumerOffsets/000012.sst", "CURRENT"), ("config/rdb/000004.log", "CURRENT"),
+     ("rocksdbstore/000013.sst", "CURRENT"),
+     ("dledger-n0/data/00000000000000000000", "../currterm")],
+)  # fmt: skip
+def test_what_javas_broker_keeps_in_rocksdb_or_dledger_is_not_passed_over(
+    root: Path, file: str, beside: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Folders as 5.3.3 and 5.5.0 make them. An open without them began all groups again."""
+    path = root / file
+    path.parent.mkdir(parents=True)
+    (path.parent / beside).touch()
+    path.write_bytes(b"")
+    if not file.startswith("dledger"):  # a database that was only made
+        (path.parent / "000004.log").touch()
+        path.unlink() if path.suffix == ".sst" else None
+        assert verify(root).sound
+        pystore.open(root).close()
+    path.write_bytes(b"1")
+    before = {each: each.read_bytes() for each in root.rglob("*") if each.is_file()}
+    found = verify(root).errors
+    assert [f.kind for f in found] == ["kept-elsewhere"]
+    for act in (pystore.open, repair):
+        with pytest.raises(pystore.StrayFile, match=r"which is not read.*nothing was changed"):
+            act(root)
+    with pystore.Reader(root) as reader:
+        assert reader.metadata.topics
+    assert found[0].file in caplog.text
+    assert {each: each.read_bytes() for each in root.rglob("*") if each.is_file()} == before
+
+
+def test_files_of_rocksdb_stand_in_no_queues_way(root: Path) -> None:
+    shutil.rmtree(root / "meta")
+    shutil.rmtree(root / "config")  # so that nobody knows what a topic is called
+    for name in ("CURRENT", "IDENTITY", "000010.sst"):
+        (root / "consumequeue" / name).write_bytes(b"1")
+    assert not verify(root).errors
+
+
 def test_a_file_with_the_name_of_a_repair_hinders_none(root: Path) -> None:
     (root / "repair-20261123101010").write_text("notes")
     (root / "checkpoint").unlink()

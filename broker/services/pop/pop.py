@@ -32,6 +32,7 @@ from broker.services.topics import READ, Topics
 from broker.wire.receipts import NORMAL, RETRY_V1, RETRY_V2, is_retry_of, retry_topic
 from pystore import Store
 from pystore.errors import StoreError, StrayFile
+from pystore.files.elsewhere import has_rocksdb
 from pystore.filter.sql92 import WORK_MAX
 from pystore.store.timers import Timers
 
@@ -389,18 +390,17 @@ class Pop:
 
 
 def _check_no_other_state(folder: Path) -> None:
-    """Checks that upstream has not kept check points in RocksDB, where we cannot read them. An
-    empty database has a log of no bytes. Raises: StrayFile."""
-    for name, least in (("*.sst", 0), ("*.log", 1)):
-        for each in folder.glob(name):
-            if each.stat().st_size >= least:
-                raise StrayFile(
-                    "Apache's broker keeps what was popped in RocksDB, which is not supported:"
-                    " have it write that to the log (start it on this store and send it"
-                    " POP_ROLLBACK, 200056), or move the folder away, and these messages are lost"
-                    " for their groups",
-                    str(folder),
-                )
+    """Checks that upstream has not kept check points in RocksDB, where we cannot read them.
+    Raises: StrayFile."""
+    if not has_rocksdb(folder):
+        return
+    error = StrayFile("Apache's broker keeps what was popped in RocksDB, which is not read",
+                      str(folder))  # fmt: skip
+    error.next_step = (
+        "have it write that to the log (start it on this store and send it POP_ROLLBACK, 200056),"
+        " or move the folder away, and these messages are lost for their groups"
+    )
+    raise error
 
 
 def _is_of(ck: CheckPoint, topic: str | None, group: str | None) -> bool:
