@@ -53,7 +53,7 @@ CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-c tsan tsan-net test-py test-busy test-cluster test-order test-dev judge upstream \
         attack crash crash-pop crash-lite crash-cold twin-cold year-cold crash-timers crash-ha chaos-ha model-ha crash-acting damage-meta museum museum-java campaign chaos fuzz bench \
-        bench-c bench-peers bench-broker bench-clients pictures screens lint format typecheck errors findings codes logs metrics settings cli docs docs-check \
+        bench-c bench-all bench-peers bench-broker bench-clients pictures screens lint format typecheck errors findings codes logs metrics settings cli docs docs-check \
         wheel test-wheel clean prepare compiled proto $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
 
@@ -216,15 +216,20 @@ bench: build ## benches of the store; machine and settings are printed with the 
 
 include benches/Makefile.inc
 
+bench-all: build ## docs/benchmarks.md anew: an hour of a machine that has nothing else to do
+	@$(PY) -m pip install -q --disable-pip-version-check $(BENCH_CLIENTS)
+	@$(PY) -m benches all $(ARGS)
+
 bench-peers: build ## the same work by the peers, side by side
 	@$(PY) -m benches peers
 
 bench-broker: build ## our broker and two versions of Apache's, under the same official client (half an hour)
 	@$(PY) -m benches broker $(ARGS)
 
+BENCH_CLIENTS := nats-py redis aiokafka confluent-kafka "rocketmq-python-client>=5.1.2,<6"
+
 bench-clients: build ## our client and broker beside what Python programs would pick instead
-	@$(PY) -m pip install -q --disable-pip-version-check nats-py redis aiokafka confluent-kafka \
-	  "rocketmq-python-client>=5.1.2,<6"
+	@$(PY) -m pip install -q --disable-pip-version-check $(BENCH_CLIENTS)
 	@$(PY) -m benches clients $(ARGS)
 
 ##@ Check

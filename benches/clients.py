@@ -18,11 +18,13 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from benches.brokers import free_port, peer_of
+from benches import grpc_work
+from benches.brokers import peer_of
 from benches.harness import ROOT, Figures, Given, Row, command_of
-from benches.peer_servers import Missing, Server, kafka, make_topic, nats, proxy, redis
+from benches.peer_servers import Missing, Server, kafka, nats, redis
 from broker import AsyncProducer, Message
 
 BODY, IN_FLIGHT, WARM_S = b"x" * 128, 64, 2.0
@@ -177,14 +179,12 @@ def our_broker() -> Iterator[Server]:
 
 
 @contextmanager
-def our_service() -> Iterator[Server]:
-    """Our broker's gRPC service."""
-    with peer_of("ours") as peer:
-        port = free_port()
-        peer.start_broker("--grpc", "--grpc-port", str(port))
-        make_topic(peer)
+def grpc_of(make: str) -> Iterator[Server]:
+    """Our broker's gRPC service, or Apache's proxy with its broker."""
+    with grpc_work.peer_of(make) as peer:
+        peer.start_broker()
         assert peer.broker is not None
-        yield Server(f"127.0.0.1:{port}", peer.broker.pid)
+        yield Server(peer.endpoint, peer.broker.pid)
 
 
 PEERS: dict[str, tuple[Any, Callable[[str, float], Coroutine[Any, Any, int]]]] = {
@@ -193,8 +193,8 @@ PEERS: dict[str, tuple[Any, Callable[[str, float], Coroutine[Any, Any, int]]]] =
     "redis-py, Redis Streams": (redis, redis_py),
     "aiokafka, Kafka": (kafka, aiokafka),
     "confluent-kafka, Kafka": (kafka, confluent_kafka),
-    "rocketmq-python-client, Apache's proxy": (proxy, rocketmq_5),
-    "rocketmq-python-client, this broker": (our_service, rocketmq_5),
+    "rocketmq-python-client, Apache's proxy": (partial(grpc_of, "5.3.3"), rocketmq_5),
+    "rocketmq-python-client, this broker": (partial(grpc_of, "ours"), rocketmq_5),
 }
 
 

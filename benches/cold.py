@@ -1,11 +1,10 @@
 """What readers of old messages cost senders: the delay of sends while pulls wait for the disk.
 
-    python -m benches cold [--before PATH] [--rounds 3] [--readers 32] [--seconds 8] [--mb 2000]
+    python -m benches cold [--rounds 3] [--readers 32] [--seconds 8] [--mb 2000]
 
---before: a built checkout of an earlier commit, measured in turns with this one. Each round takes
-the files of a store out of memory, starts a broker of one tree on it, and sends one message after
-the other: alone, then beside readers that pull what is not in memory, each a queue of its own from
-its first message on, then beside the same readers with all in memory.
+Each round takes the files of a store out of memory, starts a broker on it, and sends one message
+after the other: alone, then beside readers that pull what is not in memory, each a queue of its own
+from its first message on, then beside the same readers with all in memory.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ PULLED = 32  # messages of a pull
 RECEIVED = 1 << 18
 WAYS = ("alone", "beside cold readers", "beside warm readers")
 
-#: Runs in the tree that is measured.
+#: Runs in a process of its own.
 BROKER = """
 import sys
 from broker.broker import Broker
@@ -156,17 +155,15 @@ def delays(port: int, seconds: float, readers: Readers | None) -> list[float]:
     return found
 
 
-def one_round(
-    tree: Path, store: Path, readers: int, seconds: float
-) -> dict[str, tuple[list[float], int]]:
+def one_round(store: Path, readers: int, seconds: float) -> dict[str, tuple[list[float], int]]:
     """Returns, of each way, what sends took in ms, and waits_for_disk."""
     found = {}
     for way in WAYS:
         if way == "beside cold readers":
             out_of_memory(store)
         with subprocess.Popen(
-            [tree / ".venv" / "bin" / "python", "-c", BROKER, store],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tree,
+            [sys.executable, "-c", BROKER, store],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
         ) as process:  # fmt: skip
             assert process.stdin is not None and process.stdout is not None
             port = int(process.stdout.readline())
@@ -188,12 +185,11 @@ def bench(given: Given) -> list[Row]:
     fill(store, given.readers, given.mb << 20)
     figures = Figures(f"{SIZE} B read")
     for _ in range(given.rounds):
-        for name, tree in given.trees.items():
-            found = one_round(tree, store, given.readers, given.seconds)
-            for way, (took, waited) in found.items():
-                cuts = statistics.quantiles(took, n=100)
-                for what, value in (("p50", cuts[49]), ("p99", cuts[98])):
-                    figures.add(f"a send, {way}, {what}", name, "ms", value)
-                figures.add(f"a send, {way}, waits of network threads", name, "", waited)
+        found = one_round(store, given.readers, given.seconds)
+        for way, (took, waited) in found.items():
+            cuts = statistics.quantiles(took, n=100)
+            for what, value in (("p50", cuts[49]), ("p99", cuts[98])):
+                figures.add(f"a send, {way}, {what}", "ours", "ms", value)
+            figures.add(f"a send, {way}, waits of network threads", "ours", "", waited)
     shutil.rmtree(store)
     return figures.rows

@@ -295,16 +295,6 @@ def ratio(bench: str, mode: str, over: Row, under: Row, target: float | None = N
     return Row(bench, over.payload, mode, "x", [a / b for a, b in pairs], target)
 
 
-def before_and_after(rows: list[Row]) -> list[Row]:
-    """Returns how many times less or more `after` is than `before`, round by round."""
-    found = {(row.bench, row.mode): row for row in rows}
-    return [
-        ratio(what, "before / after", row, found[what, "after"])
-        for (what, mode), row in found.items()
-        if mode == "before"
-    ]
-
-
 def side_by_side(rows: list[Row], peers: Sequence[str]) -> str:
     """The medians as a table in Markdown, a column a peer."""
     lines = ["| | " + " | ".join(peers) + " |", "|---" * (len(peers) + 1) + "|"]
@@ -340,17 +330,17 @@ def _call(place: str, arguments: str) -> None:
 
 
 class Given(argparse.Namespace):
-    """What a bench was told. facts: of the machine, to which it adds; trees: what it compares."""
+    """What a bench was told. facts: of the machine, to which it adds."""
 
     facts: dict[str, str]
-    trees: dict[str, Path]
 
 
 def _listed(text: str) -> tuple[str, ...]:
     return tuple(filter(None, text.split(",")))
 
 
-def _given(bench: Bench, about: str | None, words: Sequence[str]) -> Given:
+def given_of(bench: Bench, about: str | None, words: Sequence[str]) -> Given:
+    """Returns what a bench is told by its command line. Raises: SystemExit, its usage printed."""
     parser = argparse.ArgumentParser(
         prog=f"python -m benches {bench.name}", description=about,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -364,14 +354,13 @@ def _given(bench: Bench, about: str | None, words: Sequence[str]) -> Given:
             shown = ",".join(default)
             parser.add_argument(flag, type=_listed, default=default, help=f"otherwise {shown}")
         else:
-            kind = Path if default is None else type(default)
-            parser.add_argument(flag, type=kind, default=default, help=f"otherwise {shown}")
+            parser.add_argument(
+                flag, type=type(default), default=default, help=f"otherwise {shown}"
+            )
     given = parser.parse_args(words, Given())
     every = bench.options.get("only", ())
     if every and (unknown := set(given.only) - set(every)):
         parser.error(f"--only: {', '.join(unknown)}: not one of {', '.join(every)}")
-    before = getattr(given, "before", None)
-    given.trees = {"before": before, "after": ROOT} if before else {"after": ROOT}
     return given
 
 
@@ -381,13 +370,18 @@ def main(words: Sequence[str]) -> int:
     if words[:1] == ["--call"]:
         _call(*words[1:])
         return 0
+    if words[:1] == ["all"]:
+        from benches import kept
+
+        return kept.main(words[1:])
     bench = next((each for each in BENCHES if [each.name] == list(words[:1])), None)
     if bench is None:
         listed = "".join(f"{each.name:<14} {each.measures}\n" for each in BENCHES)
-        print(f"{listed}\npython -m benches NAME --help: what one of them can be told")
+        print(f"{listed}\npython -m benches NAME --help: what one of them can be told"
+              "\npython -m benches all: runs those whose results are kept")  # fmt: skip
         return 2 if words else 0
     module = importlib.import_module(f"benches.{bench.name}")
-    given = _given(bench, module.__doc__, words[1:])
+    given = given_of(bench, module.__doc__, words[1:])
     given.facts = machine()
     rows: list[Row] = []
     try:

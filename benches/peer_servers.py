@@ -1,13 +1,12 @@
 """Servers of other make, for a client's bench: fetched into build/peers, started on free ports.
 
-nats-server comes by `go install`, Redis from Debian's package (or from the path), Kafka and Apache
-RocketMQ's proxy from Maven. Each keeps its messages in files and, as our broker by default, leaves
-it to the system when they reach the disk; Redis syncs its file each second.
+nats-server comes by `go install`, Redis from Debian's package (or from the path), Kafka from Maven.
+Each keeps its messages in files and, as our broker by default, leaves it to the system when they
+reach the disk; Redis syncs its file each second.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -17,12 +16,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from benches.brokers import TOPIC, Peer, _end, ask, connect, frame, free_port, peer_of
+from benches.brokers import _end, free_port
 from benches.harness import ROOT, cpu_s, fresh
 
-__all__ = [
-    "FETCHED", "Missing", "Server", "fetch_jars", "kafka", "make_topic", "nats", "proxy", "redis",
-]  # fmt: skip
+__all__ = ["FETCHED", "Missing", "Server", "fetch_jars", "kafka", "nats", "redis"]
 
 FETCHED = ROOT / "build" / "peers"
 NATS = "github.com/nats-io/nats-server/v2@v2.15.2"
@@ -34,29 +31,6 @@ POM = """<project><modelVersion>4.0.0</modelVersion>
 <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId>
 <version>1.7.36</version></dependency></dependencies></project>
 """
-PROXY_POM = """<project><modelVersion>4.0.0</modelVersion>
-<groupId>bench</groupId><artifactId>proxy</artifactId><version>1</version><dependencies>
-<dependency><groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-proxy</artifactId>
-<version>5.3.3</version></dependency></dependencies></project>
-"""
-#: In local mode the broker is in the proxy's process.
-PROXY_BROKER = """brokerClusterName=DefaultCluster
-brokerName=broker-a
-brokerId=0
-namesrvAddr={namesrv}
-brokerIP1=127.0.0.1
-listenPort={port}
-traceTopicEnable=false
-storePathRootDir={folder}/store
-storePathCommitLog={folder}/store/commitlog
-"""
-#: What the proxy's store needs of Java 17.
-OPENS = (
-    "--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
-    "--add-opens=java.base/java.lang=ALL-UNNAMED",
-    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
-    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
-)  # fmt: skip
 KAFKA = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
@@ -175,49 +149,6 @@ def kafka() -> Iterator[Server]:
     _fetch([*made, "-c", str(conf)], folder)
     with _running([*java, "kafka.Kafka", str(conf)], port, folder) as server:
         yield server
-
-
-@contextmanager
-def proxy() -> Iterator[Server]:
-    """Apache's proxy in local mode, with a topic `bench`. Raises: Missing."""
-    home, folder = FETCHED / "proxy", _folder("proxy")
-    fetch_jars(home, PROXY_POM)
-    with peer_of("5.3.3") as peer:
-        conf = folder / "broker.conf"
-        conf.write_text(PROXY_BROKER.format(namesrv=peer.namesrv, port=peer.port, folder=folder))
-        port = free_port()
-        settings = {
-            "rocketMQClusterName": "DefaultCluster", "grpcServerPort": port,
-            "remotingListenPort": free_port(),
-        }  # fmt: skip
-        (folder / "proxy.json").write_text(json.dumps(settings))
-        (folder / "conf").mkdir()
-        for name in ("rmq.proxy", "rmq"):
-            (folder / "conf" / f"{name}.logback.xml").write_text(QUIET)
-        words = ["java", *OPENS, "-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=1g"]
-        words += ["-cp", f"{folder}/conf:{home}/lib/*", f"-Duser.home={folder}"]
-        words += ["org.apache.rocketmq.proxy.ProxyStartup", "-pm", "local", "-n", peer.namesrv]
-        words += ["-pc", str(folder / "proxy.json"), "-bc", str(conf)]
-        env = {"ROCKETMQ_HOME": str(folder), "RMQ_PROXY_HOME": str(folder)}
-        with _running(words, port, folder, env) as server:
-            make_topic(peer)
-            yield server
-
-
-QUIET = '<configuration><root level="ERROR"/></configuration>'
-
-
-def make_topic(peer: Peer) -> None:
-    """The topic `bench`, of the type that a proxy asks for."""
-    ext = {
-        "topic": "bench", "defaultTopic": "TBW102", "readQueueNums": 4, "writeQueueNums": 4,
-        "perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false",
-        "attributes": "+message.type=NORMAL",
-    }  # fmt: skip
-    with connect(peer.port) as wire:
-        code, _ = ask(wire, frame(TOPIC, ext))
-    if code:
-        raise Missing(f"the broker does not make a topic: {code}")
 
 
 def _folder(name: str) -> Path:

@@ -1,22 +1,21 @@
 """Writes docs/benchmarks.md from the runs that are kept: benches/results/committed-*.json.
 
-python -m benches.report            write the page
-python -m benches.report --keep     first keep the newest runs of both kinds
+python -m benches.report
 """
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from functools import cache
 from statistics import median
 from typing import Any, NamedTuple
 
-from benches.harness import Row, side_by_side
+from benches.harness import RESULTS, ROOT, Row, side_by_side
+from benches.kept import KEPT
 
-RESULTS = Path(__file__).resolve().parent / "results"
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+#: With results elsewhere the page is there, too.
+PAGE = (ROOT / "docs" if RESULTS == ROOT / "benches" / "results" else RESULTS) / "benchmarks.md"
 
 HEAD = """# Benchmarks
 """
@@ -24,12 +23,14 @@ HEAD = """# Benchmarks
 ABOUT = """
 ## How to read it
 
-Made by `python -m benches.report` from the runs kept in `benches/results`; the raw rounds are
-there. `make bench` and `make bench-peers` do the same on your machine.
+`make bench-all` runs what stands at the head of each section, one after the other, and makes this
+page of it; the raw rounds are in `benches/results`.
 
 A machine is noisy, and a rate from one machine says little about another. So look at the ratios: in
 each round the participants take turns, and the ratio is taken round by round. Medians are given,
 and the worst and best rounds beside them.
+
+Machine of all runs: {machine}.
 """
 
 NOTES = """
@@ -82,9 +83,35 @@ def run_of(kind: str) -> dict[str, Any]:
     return found
 
 
-def section(title: str, run: dict[str, Any], text: str, *body: str) -> list[str]:
-    """A section of the page: its machine, then `text` if there is any, then its tables."""
-    return [f"## {title}", "", machine_line(run), "", *([text, ""] if text else []), *body, ""]
+@cache
+def kept() -> dict[str, dict[str, Any]]:
+    """The runs that are there, by kind."""
+    there = (each.kind for each in KEPT)
+    return {kind: run_of(kind) for kind in there if (RESULTS / f"committed-{kind}.json").exists()}
+
+
+def common() -> dict[str, str]:
+    """What the machine was in all runs."""
+    machines = [run["machine"] for run in kept().values()]
+    return {k: v for k, v in machines[0].items() if all(m.get(k) == v for m in machines)}
+
+
+def said(facts: Iterable[tuple[str, str]]) -> str:
+    return "; ".join(f"{name} {value}" for name, value in facts)
+
+
+def day_of(run: dict[str, Any]) -> str:
+    when = run["when"]
+    return f"{when[:4]}-{when[4:6]}-{when[6:8]}"
+
+
+def section(kind: str, title: str, text: str, *body: str) -> list[str]:
+    """A section of the page: its run, then `text` if there is any, then its tables."""
+    run, shared = run_of(kind), common()
+    command = next(each.command for each in KEPT if each.kind == kind)
+    own = said((k, v) for k, v in run["machine"].items() if k not in shared)
+    line = f"`{command}`, {day_of(run)}; {own}."
+    return [f"## {title}", "", line, "", *([text, ""] if text else []), *body, ""]
 
 
 def beside(rows: list[dict[str, Any]]) -> str:
@@ -93,23 +120,18 @@ def beside(rows: list[dict[str, Any]]) -> str:
     return side_by_side(found, list(dict.fromkeys(row.mode for row in found)))
 
 
+def peers_section(run: dict[str, Any]) -> list[str]:
+    ratios = [row for row in run["rows"] if row["unit"] == "x"]
+    rates = [row for row in run["rows"] if row["unit"] != "x"]
+    behind = ["", "The rates behind the ratios:", "", *table(rates)]
+    return section("peers", "Beside its peers", "", *table(ratios), *behind)
+
+
 def transactions_section(run: dict[str, Any]) -> list[str]:
     rows = run["rows"]
     others = [row for row in rows if row["mode"] == "alone" or row["unit"] == "x"]
     table_of = beside([row for row in rows if row not in others])
-    return section("Transactions", run, "", table_of, "", *table(others))
-
-
-def grpc_section(run: dict[str, Any]) -> list[str]:
-    idle = RESULTS / "committed-grpc_idle.json"
-    runs = [run, run_of("grpc_idle")] if idle.exists() else [run]
-    text = (
-        "Our broker with its gRPC service and Apache's proxy in local mode, which has its broker in"
-        " the same process, under the official Java client, in turns (`python -m"
-        " benches grpc_work`, `python -m benches grpc_idle`); processor time and memory are of the"
-        " whole process."
-    )
-    return section("gRPC", run, text, beside([row for one in runs for row in one["rows"]]))
+    return section("transactions", "Transactions", "", table_of, "", *table(others))
 
 
 def client_section(run: dict[str, Any]) -> list[str]:
@@ -126,7 +148,7 @@ def client_section(run: dict[str, Any]) -> list[str]:
         what = f"{row['unit']}: how many times better than Java's client"
         ratios.append(row | {"mode": what, "unit": "x", "rounds": found, "smaller": False})
     text = (
-        "Both on this broker, in turns (`python -m benches client`). Processor time is that of the"
+        "Both on this broker, in turns. Processor time is that of the"
         " client's process; `in-process` is a producer of a broker in the same process, whose work"
         " counts, too. The JVM warms up for fifteen seconds,"
         " Python for two. On a busy machine (its load is above)"
@@ -135,7 +157,7 @@ def client_section(run: dict[str, Any]) -> list[str]:
         " seconds, which are its rounds."
     )
     title = "The Python client beside Java's"
-    return section(title, run, text, *table(ratios), "", *table(rows))
+    return section("client", title, text, *table(ratios), "", *table(rows))
 
 
 class PlainSection(NamedTuple):
@@ -146,19 +168,11 @@ class PlainSection(NamedTuple):
     text: str = ""
     beside: bool = False
 
-    def __call__(self, run: dict[str, Any]) -> list[str]:
-        rows = run["rows"]
-        return section(
-            self.title, run, self.text, *([beside(rows)] if self.beside else table(rows))
-        )
 
-
-#: The sections of runs that are kept, in the order of the page.
+#: The sections of runs that are kept, by kind, in the order of the page.
 SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
-    "broker": PlainSection(
-        "The broker",
-        beside=True,
-    ),
+    "peers": peers_section,
+    "broker": PlainSection("The broker", beside=True),
     "client": client_section,
     "clients": PlainSection(
         "What Python programs would pick instead",
@@ -171,85 +185,86 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
         " to our gRPC service.",
     ),
     "transactions": transactions_section,
-    "grpc": grpc_section,
+    "grpc": PlainSection(
+        "gRPC",
+        "Our broker with its gRPC service and Apache's proxy in local mode, which has its broker in"
+        " the same process, under the official Java client, in turns; processor time and memory are"
+        " of the whole process.",
+        beside=True,
+    ),
+    "grpc_idle": PlainSection(
+        "gRPC clients that wait", "The same two, each with a client for a connection.", beside=True
+    ),
     "grpc_real": PlainSection(
         "gRPC as it is used",
-        "The same with messages as they are used"
-        " (`python -m benches grpc_work --rounds 2 --count 20000`): half of what is sent is"
-        " received by tag, half by SQL92, and all of it by a group that does not acknowledge one"
-        " in 20 at first, whose rate says when these came back. Compare within this table alone.",
+        "Messages as they are used: half of what is sent is received by tag, half by SQL92, and all"
+        " of it by a group that does not acknowledge one in 20 at first, whose rate says when these"
+        " came back. Compare within this table alone.",
         beside=True,
     ),
     "grpc_synced": PlainSection(
         "gRPC as it is used, with SYNC_FLUSH",
-        "The same, and both answer what they took once it is on the disk (`python -m"
-        " benches grpc_work --only real --rounds 1 --count 20000 --synced`).",
-        beside=True,
-    ),
-    "pop": PlainSection(
-        "POP over remoting",
+        "The same, and both answer what they took once it is on the disk.",
         beside=True,
     ),
     "pops": PlainSection(
         "POP as it is used",
         "One raw client of ours asks for eight messages at a time, eight requests at once, and"
-        " acknowledges each by a request of its own (`python -m benches pops --ways pop --peers"
-        " ours,5.3.3 --rounds 1`); each row has brokers of its own. Apache's is warm: another"
-        " group has had all of the messages before. The rate is that of first deliveries, and at"
-        " most what this client makes; processor time is that of the broker's process until the"
-        " timers of all deliveries are over. `lost`: 5 % are not acknowledged at first."
-        " `together`: tags, lost, Chinese texts, compressed bodies, access control, and"
+        " acknowledges each by a request of its own; each row has brokers of its own. Apache's is"
+        " warm: another group has had all of the messages before. The rate is that of first"
+        " deliveries, and at most what this client makes; processor time is that of the broker's"
+        " process until the timers of all deliveries are over. `lost`: 5 % are not acknowledged at"
+        " first. `together`: tags, lost, Chinese texts, compressed bodies, access control, and"
         " `SYNC_FLUSH`.",
         beside=True,
     ),
     "pops_grpc": PlainSection(
         "gRPC as it is used, one thing at a time",
-        "The raw client of [POP as it is used](#pop-as-it-is-used) over gRPC (`python -m"
-        " benches pops --ways take,send --rounds 1`): processor time of the broker's process for"
-        " each message, beside the plain row of the same run. A message that a filter passes over"
-        " is not counted.",
+        "The raw client of [POP as it is used](#pop-as-it-is-used) over gRPC: processor time of"
+        " the broker's process for each message, beside the plain row of the same run. A message"
+        " that a filter passes over is not counted.",
     ),
     "namesrv": PlainSection(
         "The name server",
         "Simulated brokers register on real connections, all at once, then each every 30 s; 16"
-        " connections ask for routes, each of which names all brokers, one after the other"
-        " (`python -m benches namesrv`). In the quiet part, which is the"
-        " first, most routes are asked for the first time and are made then. Apache's has a heap of"
-        " 4 GB.",
+        " connections ask for routes, each of which names all brokers, one after the other. In the"
+        " quiet part, which is the first, most routes are asked for the first time and are made"
+        " then. Apache's has a heap of 4 GB.",
         beside=True,
     ),
-    "dedup": PlainSection(
-        "Idempotent produce",
-    ),
+    "dedup": PlainSection("Idempotent produce"),
     "signed": PlainSection(
         "Access control",
-        "Processor time of the loop's thread for a send whose signature the core checks, beside one"
-        " of a broker without access control (`python -m benches signed`). Of what signing adds,"
-        " most is the HMAC of OpenSSL; the rest sorts the fields, looks the grant up, and reads the"
-        " two fields more.",
+        "Processor time of the loop's thread for a send whose signature the core checks, beside"
+        " one of a broker without access control. Of what signing adds, most is the HMAC of"
+        " OpenSSL; the rest sorts the fields, looks the grant up, and reads the two fields more.",
     ),
     "audit": PlainSection(
         "Verify and rebuild",
-        "Rates by processor time, so a core's; the log is in the page cache"
-        " (`python -m benches audit`). A rebuild is shown without the verifications around it. It"
-        " is one thread; a verification has one for each core.",
+        "Rates by processor time, so a core's; the log is in the page cache. A rebuild is shown"
+        " without the verifications around it. It is one thread; a verification has one for each"
+        " core.",
     ),
     "jobs": PlainSection(
         "Spark jobs",
-        "`python -m benches jobs`, each job beside what it is measured against, in turns. The"
-        " prepared source yields batches that are at hand, to Spark's Parquet writer;"
-        " `archive` writes its files by pyarrow and compares them with the log, by count, sums and"
-        " CRC. Rates a core are those"
+        "Each job beside what it is measured against, in turns. The prepared source yields"
+        " batches that are at hand, to Spark's Parquet writer; `archive` writes its files by"
+        " pyarrow and compares them with the log, by count, sums and CRC. Rates a core are those"
         " of the clock, for two executors against one process on one core. Of the batch, one"
         " executor has one core of the machine for its virtual machine and its Python processes,"
         " and the driver takes what it needs of the same cores. A control is the same work by one"
         " process and by two at once that share nothing, each on a core of its own: what the"
-        " second core of this machine is worth at most. The Kafka broker is of"
-        " this machine, and its log is in the page cache, as the store's.",
+        " second core of this machine is worth at most. The Kafka broker is of this machine, and"
+        " its log is in the page cache, as the store's.",
+    ),
+    "spark": PlainSection(
+        "The Spark source",
+        "Beside a source that yields one prepared batch over and over: what the pipe from a Python"
+        " worker to Spark carries at most.",
     ),
     "formats": PlainSection(
         "Rows by Spark: a store, Parquet, Kafka",
-        "`python -m benches formats`: the same messages out of the files of a store, out of the"
+        "The same messages out of the files of a store, out of the"
         " Parquet files that Spark wrote of them, and out of one Kafka broker of this machine, in"
         " turns; all of it is in the page cache. Processor time is of the driver, the virtual"
         " machine, the Python workers and the broker. Ours is bound by the pipe from the Python"
@@ -257,43 +272,52 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
         " alone, and a `count()` out of its footers; Kafka's source decodes each record, whatever"
         " is asked of it.",
     ),
-    "formats_idle": PlainSection(
-        "An idle query over many short queues",
-        "`python -m benches formats --only queues`: what a poll costs the source, which has read"
-        " all, and what the query takes of a processor with Spark's machine and workers; the"
-        " offset of 20,000 queues goes through JSON with each poll. The machine was busy.",
-    ),
-    "store": PlainSection("The store alone", "`python -m benches store`."),
+    "store": PlainSection("The store alone"),
     "replication": PlainSection(
         "Replication",
-        "`python -m benches replication`: master, slave and client on this machine, pairs of ours"
-        " and of Apache's in turns.",
+        "Master, slave and client on this machine, pairs of ours and of Apache's in turns.",
     ),
     "failover": PlainSection(
         "Failover",
-        "`python -m benches failover`, in turns within one run: while one pair is at work nobody"
+        "In turns within one run: while one pair is at work nobody"
         " sends to the others. `controllerHeartBeatTimeoutMills=3000` for all. The official Java"
         " client looks for routes every `pollNameServerInterval`, 30 s by default, and at no other"
         " time; it has 100 ms here, since with 1,000 it waits up to a second whatever the brokers"
         " do. The longest of ours is the first kill of each pair.",
     ),
-    "timers_alone": PlainSection(
+    "timers": PlainSection(
         "Timers",
-        "`python -m benches timers`: the broker alone with its store, no clients. The set of"
-        " pending timers alone, ten million of them: `make bench-timers`; its figures are in"
-        " [ADR 007](adr/007-pending-timers.md).",
+        "The broker alone with its store, no clients. The set of pending timers alone, ten"
+        " million of them: `make bench-timers`; its figures are in [ADR"
+        " 007](adr/007-pending-timers.md).",
     ),
     "lite": PlainSection(
         "Lite topics",
-        "`python -m benches lite`: one message of 64 bytes in each.",
+        "One message of 64 bytes in each.",
     ),
     "tier": PlainSection(
         "Writing out to a cold tier",
-        "`python -m benches tier`: into a folder, and sends beside it.",
+        "Into a folder, and sends beside it.",
+    ),
+    "tier_peers": PlainSection(
+        "A tier in a folder, beside Apache's",
+        "A broker writes out what it has, and a client reads all of it from there, with"
+        " `tieredStorageLevel=FORCE`. Processor time is the broker's.",
+        beside=True,
+    ),
+    "tier_reads": PlainSection(
+        "Reading a cold tier without a broker",
+        "From its folder, and from a server that answers each request 30 ms later and fails one in"
+        " a hundred, beside the local store.",
+    ),
+    "cold": PlainSection(
+        "Sends beside readers of what is not in memory",
+        "What one sender waits for, one message at a time, while others pull what lies on the disk"
+        " alone, and how often network threads waited for the disk.",
     ),
     "cold_reads": PlainSection(
-        "Reading a cold tier",
-        "`python -m benches cold_reads`: messages that are in the tier alone, whose requests take"
+        "Pulling from a cold tier",
+        "Messages that are in the tier alone, whose requests take"
         " 30 ms, and sends beside the readers.",
     ),
     "iceberg": PlainSection(
@@ -305,23 +329,22 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
 }
 
 
-def machine_line(run: dict[str, Any]) -> str:
-    when = run["when"]
-    facts = "; ".join(f"{name} {value}" for name, value in run["machine"].items())
-    scale = "" if run["scale"] == 1 else f" Scale {run['scale']}."
-    return f"Run of {when[:4]}-{when[4:6]}-{when[6:8]}. Machine: {facts}.{scale}"
-
-
-#: What kept runs say side by side: the kind of the run, its rows of a rate, and of processor time.
+#: What the first screen compares: kind, row, its name there.
 WORK = (
-    ("broker", "send, 64 threads, 128 bytes", "single messages"),
-    ("broker", "batches of 16, 64 threads, 128 bytes", "batches of 16"),
-    ("broker", "consume a backlog, 20 threads", "a backlog consumed"),
-    ("broker", "transactions, 32 threads, 128 bytes", "transactions"),
-    ("grpc", "send, 128 bytes, 64 in flight", "single messages over gRPC"),
-    ("grpc", "receive and acknowledge a backlog", "a backlog over gRPC"),
-    ("pop", "POP over remoting, each acknowledged, 20 threads", "POP"),
+    ("broker", "send, 64 threads, 128 bytes", "single sends"),
+    ("broker", "batches of 16, 64 threads, 128 bytes", "sends in batches of 16"),
+    ("broker", "consume a backlog, 20 threads", "consuming a backlog"),
+    ("broker", "POP over remoting, each acknowledged, 20 threads", "POP, each acknowledged"),
+    ("transactions", "transactions, 32 threads, 128 bytes", "transactions"),
+    ("grpc", "send, 128 bytes, 64 in flight", "gRPC, single sends"),
+    ("grpc", "receive and acknowledge a backlog", "gRPC, a backlog, each acknowledged"),
+    ("replication", "sync, 64 senders", "a slave in sync, our Python client"),
 )
+#: Processor time, by the kind of the run: how its row is named after that of the rate.
+SPENT = {
+    "grpc": ": server's processor time each",
+    "replication": "",  # its unit tells
+}
 #: Worse by less than this is noise.
 NOISE = 1.05
 #: A load of the machine before a run that is more than the bench before it.
@@ -329,25 +352,19 @@ BUSY = 4
 
 
 def median_of(kind: str, bench: str, mode: str, unit: str | None = None) -> float:
-    """The median of a row that is kept. Raises: StopIteration when there is none."""
+    """Returns the median of a row that is kept. Raises: StopIteration when there is none."""
     rows = (r for r in run_of(kind)["rows"] if (r["bench"], r["mode"]) == (bench, mode))
     found: list[float] = next(
-        r["rounds"] for r in rows if unit is None or r["unit"].strip() == unit
+        r["rounds"] for r in rows if unit is None or r["unit"].strip() in unit.split(",")
     )
     return median(found)
 
 
-def dates_of(*kinds: str) -> str:
-    days = sorted({run_of(kind)["when"][:8] for kind in kinds})
-    return " to ".join(f"{d[:4]}-{d[4:6]}-{d[6:]}" for d in dict.fromkeys((days[0], days[-1])))
-
-
 def worse() -> list[str]:
-    """Every figure of a kept run that is worse than Apache's or another's, beyond noise."""
+    """Returns every figure of a kept run that is worse than Apache's or another's, beyond noise."""
     found = []
-    for kind in sorted(path.stem.partition("-")[2] for path in RESULTS.glob("committed-*.json")):
-        run = run_of(kind)
-        rows = run["rows"] if isinstance(run, dict) else []
+    for kind, run in kept().items():
+        rows = run["rows"]
         for row in rows:
             if kind == "peers" and row["unit"] == "x" and median(row["rounds"]) * NOISE < 1:
                 found.append(f"{row['bench']}: {figure(median(row['rounds']), 'x')}")
@@ -362,72 +379,64 @@ def worse() -> list[str]:
     return found
 
 
+def compared(kind: str, bench: str, name: str) -> str:
+    """Returns a row of the first screen."""
+    ours, theirs = (median_of(kind, bench, mode, "/s,messages/s") for mode in ("ours", "5.3.3"))
+    row = bench + SPENT.get(kind, ": broker's processor time a million")
+    unit = "both brokers' us a message" if kind == "replication" else None
+    spent, other = (median_of(kind, row, mode, unit) for mode in ("ours", "5.3.3"))
+    cells = (name, f"{amount(ours)}/s", f"{amount(theirs)}/s", f"{ours / theirs:.1f} ×",
+             f"{100 * spent / other:.0f} %")  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
 def first_screen() -> list[str]:
-    """Ten lines: how fast, how much of Apache's processor time, under which conditions, what is
-    worse."""
-    rates, shares = [], []
-    for kind, bench, what in WORK:
-        ours, theirs = (median_of(kind, bench, mode, "/s") for mode in ("ours", "5.3.3"))
-        rates.append(f"{what} {amount(ours)}/s ({ours / theirs:.1f} ×)")
-        whose = "server's processor time each" if kind == "grpc" else (
-            "broker's processor time a million"
-        )  # fmt: skip
-        spent, other = (median_of(kind, f"{bench}: {whose}", mode) for mode in ("ours", "5.3.3"))
-        shares.append(f"{what} {100 * spent / other:.0f} %")
+    """Returns what answers how fast, how much of Apache's processor time, under which conditions,
+    and what is worse."""
     late = [median_of("broker", f"send at 10,000/s, {p}", m) for p in ("p50", "p99")
             for m in ("ours", "5.3.3")]  # fmt: skip
     memory = [median_of("broker", "anonymous memory after it", m) for m in ("ours", "5.3.3")]
-    pair = [
-        median_of("replication", "sync, 64 senders", m, "messages/s") for m in ("ours", "5.3.3")
-    ]
-    pairs_us = [median_of("replication", "sync, 64 senders", m, "both brokers' us a message")
-                for m in ("ours", "5.3.3")]  # fmt: skip
-    put = [median_of("peers", f"pystore {name}", "to the last queue unit", "/s")
-           for name in ("put_many", "put")]  # fmt: skip
-    kinds = sorted({kind for kind, _, _ in WORK} | {"replication", "peers"})
-    loaded = [k for k in kinds if float(run_of(k)["machine"]["load before"]) > BUSY]
-    busy = f", busy with other work during those of: {', '.join(loaded)}" if loaded else ""
-    days = dates_of(*kinds)
+    runs = kept()
+    days = sorted({day_of(run) for run in runs.values()})
+    commits = dict.fromkeys(run["machine"]["pystore"].rpartition(" ")[2] for run in runs.values())
+    loaded = [k for k, run in runs.items() if float(run["machine"]["load before"]) > BUSY]
+    busy = f"; the machine was busy before {', '.join(loaded)}" if loaded else ""
     return [
-        "- **How fast**, beside Apache 5.3.3 under the same official Java client (in brackets how"
-        f" many times its rate): {'; '.join(rates)}.",
-        f"- **How much of Apache's processor time** the broker takes for it: {'; '.join(shares)}.",
-        f"- **How late** at 10,000 sends a second: p50 {late[0]:.2f} ms (5.3.3: {late[1]:.2f} ms),"
-        f" p99 {late[2]:.1f} ms ({late[3]:.1f} ms).",
-        f"- **Memory** after a load of sends: {memory[0]:.0f} MB (5.3.3: {memory[1]:,.0f} MB).",
-        f"- **With a slave in sync**, 64 senders: {amount(pair[0])}/s (5.3.3: {amount(pair[1])}/s);"
-        f" both brokers take {pairs_us[0]:.1f} µs a message ({pairs_us[1]:.1f} µs).",
-        f"- **The store in a process**, without a broker: {amount(put[0])}/s with `put_many`,"
-        f" {amount(put[1])}/s with `put`.",
-        "- **Under which conditions:** 128-byte bodies, `ASYNC_FLUSH`, files in the page cache,"
-        f" broker and client on one host of two cores; runs of {days}, on the machines that each"
-        f" section names{busy}.",
-        "- **What is worse**, of everything that is kept: " + "; ".join(worse()) + ".",
+        "| official Java client, 128-byte bodies | pystore | Apache 5.3.3 | rate |"
+        " processor time of the broker |",
+        "|---|---|---|---|---|",
+        *(compared(*row) for row in WORK),
+        "",
+        f"**Besides:** at 10,000 sends a second p50 {late[0]:.2f} ms (Apache: {late[1]:.2f} ms),"
+        f" p99 {late[2]:.1f} ms ({late[3]:.1f} ms); memory after the sends {memory[0]:.0f} MB"
+        f" ({memory[1]:,.0f} MB). **Conditions:** `ASYNC_FLUSH`, files in the page cache, broker"
+        f" and client on one host of {common().get('cpu', 'two cores')}; runs of"
+        f" {' to '.join(dict.fromkeys((days[0], days[-1])))} at {', '.join(commits)}{busy}.",
+        "",
+        f"**What is worse**, of all that is kept: {'; '.join(worse())}.",
     ]  # fmt: skip
 
 
 def page() -> str:
-    """The text of docs/benchmarks.md."""
-    peers = run_of("peers")
-    ratios = [row for row in peers["rows"] if row["unit"] == "x"]
-    rates = [row for row in peers["rows"] if row["unit"] != "x"]
-    lines = [HEAD, *first_screen(), ABOUT]
-    lines += ["## Beside its peers", "", machine_line(peers), "", *table(ratios), ""]
-    lines += ["The rates behind the ratios:", "", *table(rates), ""]
-    for kind, section_of in SECTIONS.items():
-        if (RESULTS / f"committed-{kind}.json").exists():
-            lines += section_of(run_of(kind))
+    """Returns the text of docs/benchmarks.md."""
+    lines = [HEAD, *first_screen(), ABOUT.format(machine=said(common().items()))]
+    for kind, made in SECTIONS.items():
+        if kind not in (runs := kept()):
+            continue
+        if isinstance(made, PlainSection):
+            rows = runs[kind]["rows"]
+            tables = [beside(rows)] if made.beside else table(rows)
+            lines += section(kind, made.title, made.text, *tables)
+        else:
+            lines += made(runs[kind])
     return "\n".join(lines) + NOTES
 
 
-def keep(files: list[str]) -> None:
-    for file in map(Path, files):
-        kind = file.name.partition("-")[0]
-        (RESULTS / f"committed-{kind}.json").write_text(file.read_text("utf-8"), "utf-8")
+def write() -> str:
+    """Writes the page; returns where."""
+    PAGE.write_text(page(), encoding="utf-8")
+    return str(PAGE)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--keep"]:
-        keep(sys.argv[2:])
-    PAGE.write_text(page(), encoding="utf-8")
-    print(f"wrote {PAGE.name}")
+    print(f"wrote {write()}")

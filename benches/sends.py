@@ -1,10 +1,9 @@
 """What a send costs: when the tables of the core decide, and when Python does.
 
-    python -m benches sends [--before PATH] [--rounds 7] [--count 20000] [--only tables,..]
+    python -m benches sends [--rounds 7] [--count 20000] [--only tables,..]
 
---before: a built checkout of an earlier commit, measured in turns with this one. Each round starts
-a broker of one tree in a process of its own, with a store in memory if /dev/shm is there; this
-process writes SEND_MESSAGE_V2 frames of 128-byte bodies to its socket, 256 at a time or one. A
+Each round starts a broker in a process of its own, with a store in memory if /dev/shm is there;
+this process writes SEND_MESSAGE_V2 frames of 128-byte bodies to its socket, 256 at a time or one. A
 figure is the processor time of the broker's process a message, so that what else the machine does
 counts little. Python decides because a hook is there, or because the message comes without
 UNIQ_KEY. A timed send counts with all that its time costs but the delivery: the index of timers
@@ -17,11 +16,12 @@ import os
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import IO
 
-from benches.harness import Figures, Given, Row, before_and_after
+from benches.harness import ROOT, Figures, Given, Row
 from broker.wire import codec
 from broker.wire.command import Command
 
@@ -35,7 +35,7 @@ QUICK = ("tables", "timed")
 SINGLE = ("single", "header")
 HEADER = b"PROXY TCP4 203.0.113.7 127.0.0.1 4711 10911\r\n"
 
-#: Runs in the tree that is measured: a broker that tells its port, then its processor time.
+#: A broker that tells its port, then its processor time.
 BROKER = """
 import sys, time
 from broker.broker import Broker
@@ -96,13 +96,13 @@ def send_all(port: int, frames: list[bytes], kind: str) -> None:
             left = _answers(sock, left, len(part))
 
 
-def cost_us(tree: Path, kind: str, count: int) -> float:
-    """Processor time a message of a broker of that tree, in microseconds."""
+def cost_us(kind: str, count: int) -> float:
+    """Processor time a message of a broker, in microseconds."""
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=base) as folder:
         process = subprocess.Popen(
-            [tree / ".venv" / "bin" / "python", "-c", BROKER, Path(folder) / "store", kind],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tree,
+            [sys.executable, "-c", BROKER, Path(folder) / "store", kind],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
         )  # fmt: skip
         assert process.stdin is not None and process.stdout is not None
         with process:
@@ -130,7 +130,6 @@ def bench(given: Given) -> list[Row]:
     figures = Figures("128 B")
     for _ in range(given.rounds):
         for kind in given.only:
-            for name, tree in given.trees.items():
-                many = given.count * (10 if kind in QUICK else 1)
-                figures.add(f"a send, {what[kind]}", name, " us", cost_us(tree, kind, many))
-    return [*figures.rows, *before_and_after(figures.rows)]
+            many = given.count * (10 if kind in QUICK else 1)
+            figures.add(f"a send, {what[kind]}", "ours", " us", cost_us(kind, many))
+    return figures.rows

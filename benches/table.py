@@ -14,10 +14,10 @@ __all__ = ["BENCHES", "Bench"]
 
 class Bench(NamedTuple):
     """A row. options: what it can be told, and what holds otherwise: a tuple is a list with commas
-    between its parts, of `only` all that there are; `before` is a built checkout of an earlier
-    commit. quick: arguments with which it takes seconds. kind: of its results, where that is not
-    its name. beside: the peers are columns of what it shows. slow: `make bench-start` has it, and
-    not `make test`. java: it starts a Java virtual machine."""
+    between its parts, of `only` all that there are. quick: arguments with which it takes seconds.
+    kind: of its results, where that is not its name. beside: the peers are columns of what it
+    shows. slow: `make bench-start` has it, and not `make test`. java: it starts a Java virtual
+    machine."""
 
     name: str
     measures: str
@@ -54,7 +54,7 @@ BENCHES = (
     Bench(
         "cold", "sends beside 32 readers of what is not in memory, and how often network threads"
         " wait for the disk",
-        {"rounds": 3, "readers": 32, "seconds": 8.0, "mb": 2000, "before": None},
+        {"rounds": 3, "readers": 32, "seconds": 8.0, "mb": 2000},
         "--rounds 1 --seconds 0.3 --mb 20", slow=True,
     ),
     Bench(
@@ -66,11 +66,6 @@ BENCHES = (
     Bench(
         "dedup", "what idempotent produce costs: a send with and without it, memory, a start",
         {"count": 1_000_000}, "--count 2000",
-    ),
-    Bench(
-        "embedded", "a broker beside threads of its process that compute in Python: rates and"
-        " waits; beside an earlier commit",
-        {"rounds": 5, "seconds": 2.0, "before": None}, "--rounds 1 --seconds 0.2", slow=True,
     ),
     Bench(
         "failover", "pairs of ours under Apache's controller and under etcd, and Apache's: a master"
@@ -119,12 +114,6 @@ BENCHES = (
         slow=True,
     ),
     Bench(
-        "many_topics", "20,000 topics at half load for 20 minutes: the slowest sends, the memory; a"
-        " stop with a million changed offsets",
-        {"topics": 20_000, "seconds": 1200.0, "window": 60.0, "offsets": 1_000_000},
-        "--topics 200 --seconds 1 --window 1 --offsets 2000",
-    ),
-    Bench(
         "namesrv", "a name server with 100 brokers of 10,000 topics, and clients that ask for"
         " routes, beside Apache's",
         {"peers": ("ours", "5.3.3"), "brokers": 100, "topics": 10_000, "seconds": 30.0},
@@ -151,8 +140,8 @@ BENCHES = (
     ),
     Bench(
         "sends", "what a send costs when the tables of the core decide, when Python does, and after"
-        " a PROXY header; beside an earlier commit",
-        {"rounds": 7, "count": 20_000, "before": None,
+        " a PROXY header",
+        {"rounds": 7, "count": 20_000,
          "only": ("tables", "timed", "hook", "no id", "single", "header")},
         "--rounds 1 --count 200",
     ),
@@ -192,18 +181,10 @@ BENCHES = (
         "--rounds 1 --mb 20 --objects 20 --hours 30", slow=True, java=True,
     ),
     Bench(
-        "timer_peers", "timers of ours and of Apache's broker by one program: cost of a send,"
-        " lateness, bursts, memory, restart",
-        {"peers": ("ours", "5.3.3"), "rounds": 2, "rate": 5000, "seconds": 3,
-         "together": 100_000},
-        "--peers ours --rounds 1 --rate 200 --seconds 1 --together 500", kind="timers", slow=True,
-        java=True,
-    ),
-    Bench(
         "timers", "how late timers are, and how fast; `pending`, say ten million: start, memory and"
         " idle time with so many instead",
         {"rate": 5000, "seconds": 3, "together": 100_000, "pending": 0},
-        "--rate 200 --seconds 1 --together 500", kind="timers_alone", slow=True,
+        "--rate 200 --seconds 1 --together 500", slow=True,
     ),
     Bench(
         "transactions", "transactions beside 5.3.3 and 5.5.0; rounds of checks over a million"

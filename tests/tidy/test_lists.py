@@ -37,9 +37,6 @@ LISTS: dict[str, tuple[str, Callable[[], set[str]]]] = {
         r"\[([\w-]+\.md)\]", lambda: files(r"docs/internals/([\w-]+\.md)") - {"README.md"}
     ),
     "tests/README.md": (r"`(\w+)/`", lambda: files(r"tests/(\w+)/.+")),
-    "benches/results/README.md": (
-        r"`(committed-\w+\.json)`", lambda: files(r"benches/results/(committed-\w+\.json)")
-    ),
     "README.md": (r"`([a-z]+)`", extras),
 }  # fmt: skip
 

@@ -14,7 +14,6 @@ import org.apache.rocketmq.client.apis.producer.*;
  *   take ENDPOINT TOPIC GROUP COUNT [KIND]   receives up to 32 at once and acknowledges each, 8 threads; ends when nothing comes for 15 s.
  *                                       KIND tag, sql: half of what was sent as `real`; lost: one in 20 is not acknowledged at first
  *   tx ENDPOINT TOPIC COUNT             a half and its commit each, 32 threads
- *   first ENDPOINT TOPIC                one send by a client of its own, tried until it is taken, as soon as somebody listens
  *   half ENDPOINT TOPIC BODY            a half that nobody commits, by a producer that stays
  *   check ENDPOINT TOPIC                a producer that commits what it is asked about; a line for each: checked
  */
@@ -116,23 +115,6 @@ public class GrpcLoad {
         }
     }
 
-    static String first(String endpoint, String topic) throws Exception {
-        long began = System.nanoTime(), errors = 0;
-        String[] at = endpoint.split(":");
-        for (;;) {
-            try (java.net.Socket probe = new java.net.Socket(at[0], Integer.parseInt(at[1]))) { }
-            catch (java.io.IOException nobody) { Thread.sleep(1); continue; }
-            try (Producer producer = P.newProducerBuilder().setClientConfiguration(conf(endpoint)).setTopics(topic).setMaxAttempts(1).build()) {
-                producer.send(message(topic));
-                String result = said(began, 1, errors);
-                System.out.println(result);
-                System.out.flush();
-                return null;
-            } catch (Throwable e) { errors++; }
-            Thread.sleep(5);
-        }
-    }
-
     static String half(String endpoint, String topic, String body) throws Exception {
         Producer producer = P.newProducerBuilder().setClientConfiguration(conf(endpoint)).setTopics(topic).setTransactionChecker(view -> TransactionResolution.UNKNOWN).build();
         producer.send(P.newMessageBuilder().setTopic(topic).setBody(body.getBytes()).build(), producer.beginTransaction());
@@ -161,7 +143,6 @@ public class GrpcLoad {
                 case "tx": result = tx(w[1], w[2], Integer.parseInt(w[3])); break;
                 case "half": result = half(w[1], w[2], w[3]); break;
                 case "check": result = check(w[1], w[2]); break;
-                case "first": result = first(w[1], w[2]); break;
                 default: throw new IllegalArgumentException(w[0]);
             }
             if (result != null) { System.out.println(result); System.out.flush(); }
