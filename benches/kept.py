@@ -61,7 +61,7 @@ KEPT = (
     Kept("tier", "tier --rounds 2 --mb 1000", 70),
     Kept("tier_peers", "tier_peers --rounds 1", 60),
     Kept("tier_reads", "tier_reads --rounds 2 --mb 500 --hours 2000", 80),
-    Kept("cold_reads", "cold_reads --rounds 2", 28),
+    Kept("cold_reads", "cold_reads --rounds 2 --mb 1000 --seconds 6", 80),
     Kept("cold", "cold --rounds 2 --seconds 5 --mb 1000", 60),
     Kept("failover", "failover --rounds 4", 200),
     Kept("grpc_real", "grpc_work --only real --rounds 2 --count 20000", 100),
@@ -77,6 +77,7 @@ KEPT = (
     Kept("spark", "spark", 120, 0.3),
     Kept("formats", "formats --rounds 2", 200, 0.4),
     Kept("jobs", "jobs --rounds 2", 200, 0.3),
+    Kept("iceberg", "iceberg --rounds 2", 120),
     Kept("clients", "clients --rounds 2 --seconds 3", 120),
 )  # fmt: skip
 

@@ -322,9 +322,8 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
     ),
     "iceberg": PlainSection(
         "A topic into an Iceberg table",
-        "`python -m benches iceberg`: JSON bodies, beside Spark 4.1 with Iceberg's runtime, from"
-        " files of the same JSON and with its schema given. Ours finds the schema, and keeps what"
-        " came with each body.",
+        "JSON bodies, beside Spark 4.1 with Iceberg's runtime, from files of the same JSON and with"
+        " its schema given. Ours finds the schema, and keeps what came with each body.",
     ),
 }
 
