@@ -31,6 +31,12 @@ static ix_keys keys_of_view(const ps_batch_info *b, const ps_view *v) {
     return keys;
 }
 
+/* Bytes of a table of so many keys and their sums. */
+static int64_t table_size(int32_t keys) {
+    int64_t sums = ((int64_t)keys + PS_FLAT_KEYS - 1) / PS_FLAT_KEYS;
+    return keys * (int64_t)PS_FLAT_KEY + sums * PS_FLAT_SUM;
+}
+
 int ps_flat_measure(const ps_batch_info *b, ps_flat *out) {
     *out = (ps_flat){.time_min = INT64_MAX};
     if (b->count == 0) return -1;
@@ -47,8 +53,7 @@ int ps_flat_measure(const ps_batch_info *b, ps_flat *out) {
         out->records += v->size;
         out->count++;
     }
-    out->size = out->records + (int64_t)out->count * PS_UNIT + (int64_t)out->keys * PS_FLAT_KEY +
-                PS_FLAT_TAIL;
+    out->size = out->records + (int64_t)out->count * PS_UNIT + table_size(out->keys) + PS_FLAT_TAIL;
     return 0;
 }
 
@@ -58,7 +63,18 @@ static int by_crc(const void *a, const void *b) {
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
-static void put_keys(const ps_batch_info *b, const ps_flat *f, flat_key *found, uint8_t *to) {
+/* Puts the sum of the keys that end at `to`; returns what follows it. */
+static uint8_t *put_sum(uint8_t *to, int64_t base, int32_t first, int32_t count) {
+    uint8_t which[12];
+    be64_put(which, (uint64_t)base);
+    be32_put(which + 8, (uint32_t)first);
+    size_t size = (size_t)count * PS_FLAT_KEY;
+    be32_put(to, ps_crc32(ps_crc32(0, which, sizeof which), to - size, size));
+    return to + PS_FLAT_SUM;
+}
+
+static void put_keys(const ps_batch_info *b, const ps_flat *f, int64_t base, flat_key *found,
+                     uint8_t *to) {
     int32_t n = 0;
     for (int32_t i = 0; i < f->count; i++) {
         const uint8_t *key;
@@ -69,8 +85,11 @@ static void put_keys(const ps_batch_info *b, const ps_flat *f, flat_key *found, 
     }
     qsort(found, (size_t)n, sizeof *found, by_crc);
     for (int32_t i = 0; i < n; i++) {
-        be32_put(to + i * PS_FLAT_KEY, found[i].crc);
-        be32_put(to + i * PS_FLAT_KEY + 4, (uint32_t)found[i].number);
+        be32_put(to, found[i].crc);
+        be32_put(to + 4, (uint32_t)found[i].number);
+        to += PS_FLAT_KEY;
+        int32_t count = i % PS_FLAT_KEYS + 1;
+        if (count == PS_FLAT_KEYS || i == n - 1) to = put_sum(to, base, i + 1 - count, count);
     }
 }
 
@@ -89,9 +108,9 @@ int ps_flat_write(const ps_batch_info *b, int64_t base, uint8_t *to, ps_flat *f)
         record += v->size;
         unit += PS_UNIT;
     }
-    put_keys(b, f, found, unit);
+    put_keys(b, f, base, found, unit);
     free(found);
-    uint8_t *tail = unit + (int64_t)f->keys * PS_FLAT_KEY;
+    uint8_t *tail = unit + table_size(f->keys);
     be64_put(tail, (uint64_t)base);
     be64_put(tail + 8, (uint64_t)f->first);
     be32_put(tail + 16, (uint32_t)f->count);

@@ -4,8 +4,9 @@
  *  at                     | bytes | what
  *  0                      | r     | whole records, back to back, of offsets first, first + 1, ...
  *  r                      | 20 n  | their units, as in a consume queue file
- *  r + 20 n               | 8 k   | keys: CRC-32 of the key, number of its message; in this order
- *  r + 20 n + 8 k         | 8     | base: where the segment begins in the log of its queue
+ *  r + 20 n               | 8 k   | keys: CRC-32 of the key, number of its message; in this order;
+ *                         | + 4 b | after each 256 of them, and after the last, their sum: b in all
+ *  r + 20 n + 8 k + 4 b   | 8     | base: where the segment begins in the log of its queue
  *                         | 8     | first
  *                         | 4     | n
  *                         | 4     | k
@@ -16,7 +17,9 @@
  *
  * A record is the one of the commit log, but for its physical offset, which is base + its place
  * here, and its properties CRC, which covers that offset. Keys are UNIQ_KEY and the words of KEYS.
- * Upstream: FlatCommitLogFile, FlatConsumeQueueFile, whose records and units these are; the magic
+ * The sum of keys is the CRC-32 of base (8), the number of keys before these (4), and these: who
+ * fetches a piece of the table knows that it is right, and which one it is. Segments of before have
+ * no such sums; their size tells. Upstream: FlatCommitLogFile, FlatConsumeQueueFile, whose records and units these are; the magic
  * is that of its blank, and no unit leads to what comes after the records. */
 #ifndef PS_FLAT_H
 #define PS_FLAT_H
@@ -28,6 +31,8 @@
 /* cdef begin */
 #define PS_FLAT_TAIL 44 /* bytes after the keys */
 #define PS_FLAT_KEY 8
+#define PS_FLAT_KEYS 256  /* keys that have a sum, at most */
+#define PS_FLAT_SUM 4
 
 typedef struct ps_flat {
     int32_t count, keys; /* n and k */

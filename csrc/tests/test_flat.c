@@ -10,7 +10,7 @@
 #include "queues/consumequeue.h"
 #include "small_store.h"
 
-#define MESSAGES 90
+#define MESSAGES 360 /* of a queue more keys than one sum is of */
 #define OF_A_QUEUE (MESSAGES / QUEUES)
 #define BASE 1000
 
@@ -64,6 +64,17 @@ static int32_t messages_of(const ps_excerpt *x) {
     return count;
 }
 
+/* Checks the sum of the keys before it; returns what follows it. */
+static const uint8_t *past_sum(const uint8_t *sum, int32_t first, int32_t count) {
+    uint8_t of[12 + PS_FLAT_KEYS * PS_FLAT_KEY];
+    size_t size = (size_t)count * PS_FLAT_KEY;
+    be64_put(of, BASE);
+    be32_put(of + 8, (uint32_t)first);
+    memcpy(of + 12, sum - size, size);
+    CHECK_EQ(ps_flat_crc(0, of, (int64_t)(12 + size)), be32_get(sum));
+    return sum + PS_FLAT_SUM;
+}
+
 static void test_a_segment_is_its_queue(void) {
     ps_flat f;
     uint8_t *bytes = make_segment(&f);
@@ -72,9 +83,15 @@ static void test_a_segment_is_its_queue(void) {
     CHECK(f.time_min > 0 && f.time_min <= f.time_max);
     ps_excerpt x = excerpt_of(bytes, &f);
     CHECK_EQ(OF_A_QUEUE, messages_of(&x));
-    const uint8_t *key = bytes + f.records + f.count * 20, *tail = key + f.keys * PS_FLAT_KEY;
-    for (int32_t i = 1; i < f.keys; i++)
-        CHECK(be64_get(key + i * PS_FLAT_KEY) > be64_get(key + (i - 1) * PS_FLAT_KEY));
+    const uint8_t *key = bytes + f.records + f.count * 20, *tail = bytes + f.size - PS_FLAT_TAIL;
+    uint64_t before = 0;
+    for (int32_t i = 0; i < f.keys; i++, key += PS_FLAT_KEY) {
+        if (i > 0 && i % PS_FLAT_KEYS == 0) key = past_sum(key, i - PS_FLAT_KEYS, PS_FLAT_KEYS);
+        CHECK(be64_get(key) > before);
+        before = be64_get(key);
+    }
+    int32_t rest = (f.keys - 1) % PS_FLAT_KEYS + 1;
+    CHECK(f.keys > PS_FLAT_KEYS && past_sum(key, f.keys - rest, rest) == tail);
     CHECK_EQ(BASE, (int64_t)be64_get(tail));
     CHECK_EQ(PS_MAGIC_BLANK, be32_get(tail + 32));
     CHECK_EQ(f.crc, ps_flat_crc(0, bytes, f.size));

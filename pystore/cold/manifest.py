@@ -36,8 +36,9 @@ __all__ = [
     "with_sum",
 ]  # fmt: skip
 
-#: The first format is this one without a sum at the end.
-UNSUMMED, FORMAT = 1, 2
+#: The first format is this one without a sum at the end. Of the second the segments have no sums of
+#: keys; a manifest of this one may have such segments, too.
+UNSUMMED, FORMAT = 1, 3
 #: What comes before the sum of a manifest.
 _SUM = b',"crc":'
 #: No object is larger; what claims to be is refused before memory is taken for it.
@@ -81,6 +82,25 @@ class Row(NamedTuple):
     def end(self) -> int:
         """The queue offset after it."""
         return self.first + self.count
+
+    @property
+    def has_key_sums(self) -> bool:
+        """Whether there are sums of its keys (csrc/flat/flat.h): it is as much larger."""
+        return self.size > self.records + self._units + self.keys * int(lib.PS_FLAT_KEY)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether its sizes add up."""
+        # A record has 91 bytes at least; a key has one, and stands between others.
+        fits = self.count * lib.PS_RECORD_FIXED <= self.records and 2 * self.keys <= self.records
+        sums = -(-self.keys // lib.PS_FLAT_KEYS) * lib.PS_FLAT_SUM if self.has_key_sums else 0
+        size = self.records + self._units + self.keys * lib.PS_FLAT_KEY + sums
+        return self.count > 0 and bool(fits) and self.size == size
+
+    @property
+    def _units(self) -> int:
+        """Bytes of units and of the tail."""
+        return self.count * UNIT.size + int(lib.PS_FLAT_TAIL)
 
 
 class ManifestPage(NamedTuple):
@@ -269,7 +289,7 @@ def _damaged(wrong: Exception, where: str) -> TierDamaged:
 
 
 def _parsed(raw: Any, topic: str, queue: int, version: int) -> Manifest:
-    if raw["format"] not in (UNSUMMED, FORMAT):
+    if raw["format"] not in range(UNSUMMED, FORMAT + 1):
         raise ValueError(f"it has format {raw['format']!r}, and this program knows {FORMAT}")
     if (raw["topic"], raw["queue"], raw["version"]) != (topic, queue, version):
         raise ValueError("it is of another queue or version")
@@ -321,10 +341,7 @@ def _rows(raw: Any, most: int) -> tuple[Row, ...]:
     rows = tuple(Row(*each) for each in raw)
     for row in rows:
         _check_numbers(row)
-        behind = row.count * UNIT.size + row.keys * lib.PS_FLAT_KEY + lib.PS_FLAT_TAIL
-        # A record has 91 bytes at least; a key has one, and stands between others.
-        fits = row.count * lib.PS_RECORD_FIXED <= row.records and 2 * row.keys <= row.records
-        if row.count < 1 or not fits or row.size != row.records + behind:
+        if not row.is_possible:
             raise ValueError(f"the sizes of its segment at {row.base} do not add up")
         if row.size > SEGMENT_MAX:
             raise ValueError(f"its segment at {row.base} has {row.size} bytes")

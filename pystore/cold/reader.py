@@ -24,17 +24,18 @@ from pystore.cold.segment import (
     choose_units,
     encloses,
     excerpt,
+    key_bytes,
     key_slice,
+    keys_of,
     numbers_of,
     units_of_row,
 )
 from pystore.cold.tier import Extent, Place, QueueSpan, Recent, TierView, open_tier
 from pystore.cold.units import fetch_units
 from pystore.errors import NotFound, ReadOnly, StoreClosed
-from pystore.format.records import Buffer
 from pystore.format.units import UNIT, units_of
 from pystore.metadata import Metadata
-from pystore.native import ffi, lib, utf8
+from pystore.native import ffi, utf8
 from pystore.settings import load
 from pystore.store._messages import Batch, GetStatus, Message
 from pystore.store._reading import Progress, Reader
@@ -542,6 +543,9 @@ class ColdReader(Reader):
             batch = self._batch_of(self._piece(span, extent))
             return [m for m in batch if _has_key(m, key)]
         numbers = self._numbers(extent, extent.row, crc)
+        if numbers is None:
+            _log.warning("The keys of %s have another CRC: all its messages are read", extent.key)
+            return [m for m in self._each_of(span, extent) if _has_key(m, key)]
         found: list[Message] = []
         looked = 0
         for number in sorted(numbers):
@@ -553,19 +557,38 @@ class ColdReader(Reader):
                 raise TierDamaged("a segment's keys are not those of its messages", extent.key)
         return found
 
-    def _numbers(self, extent: Extent, row: Row, crc: int) -> set[int]:
-        """Returns which messages of a segment have a key of that sum."""
+    def _each_of(self, span: QueueSpan, extent: Extent) -> Iterator[Message]:
+        """Yields what is whole of an extent."""
+        at = max(extent.first, span.start)
+        while at < extent.end:
+            batch = self.read(span.topic, span.queue, at, max_messages=extent.end - at)
+            yield from (m for m in batch if m.queue_offset < extent.end)
+            if batch.next_offset <= at:
+                return
+            at = batch.next_offset
+
+    def _numbers(self, extent: Extent, row: Row, crc: int) -> set[int] | None:
+        """Returns which messages of a segment have a key of that sum; None: its keys are wrong."""
+        if row.keys == 0:
+            return set()
         low, high = key_slice(row, crc)
-        table = self._key_table(extent, row, low, high)
-        before, after = encloses(table, crc)
-        if (low > 0 and not before) or (high < row.keys and not after):
-            table = self._key_table(extent, row, 0, row.keys)
+        table = self._keys(extent, row, low, high)
+        if table is not None:
+            before, after = encloses(table, crc)
+            if (low > 0 and not before) or (high < row.keys and not after):
+                table = self._keys(extent, row, 0, row.keys)
+        if table is None:
+            return None
         return {number for number in numbers_of(table, crc) if number < extent.count}
 
-    def _key_table(self, extent: Extent, row: Row, low: int, high: int) -> Buffer:
-        start = row.records + row.count * UNIT.size
-        size = int(lib.PS_FLAT_KEY)
-        return self.tier.objects.get(extent.key, start + low * size, start + high * size)
+    def _keys(self, extent: Extent, row: Row, low: int, high: int) -> bytes | None:
+        """Returns keys of a segment; None: they came wrong twice."""
+        start, end = key_bytes(row, low, high)
+        for _ in range(2):
+            table = keys_of(self.tier.objects.get(extent.key, start, end), row, low)
+            if table is not None:
+                return table
+        return None
 
     # ---- following ----
 
@@ -593,7 +616,7 @@ def _weight(found: tuple[QueueSpan, Extent]) -> int:
 
 def _keys_weight(found: tuple[QueueSpan, Extent]) -> int:
     row = found[1].row
-    return _PIECE if row is None else row.keys * int(lib.PS_FLAT_KEY)
+    return _PIECE if row is None else row.size - row.records
 
 
 def _within(span: QueueSpan, offset: int) -> tuple[GetStatus | None, int]:

@@ -14,8 +14,8 @@ from pystore.format.units import UNIT
 from pystore.native import ffi, lib
 from pystore.store._messages import Batch
 
-__all__ = ["check_segment", "choose_units", "excerpt", "is_summed", "key_slice", "make_segment",
-           "units_of_row"]  # fmt: skip
+__all__ = ["check_segment", "choose_units", "excerpt", "is_summed", "key_bytes", "key_slice",
+           "keys_of", "make_segment", "units_of_row"]  # fmt: skip
 
 _TAIL = struct.Struct(">qqiiIiIq")
 _KEY = struct.Struct(">II")
@@ -23,6 +23,10 @@ assert _TAIL.size == lib.PS_FLAT_TAIL
 #: Bytes of the tail that its sum is of, too.
 _SUMMED = 24
 assert _KEY.size == lib.PS_FLAT_KEY
+#: Keys that have a sum, their bytes with it, and what the sum is of beside them.
+_SUM_KEYS = int(lib.PS_FLAT_KEYS)
+_SUM_BYTES = _SUM_KEYS * _KEY.size + int(lib.PS_FLAT_SUM)
+_WHICH_KEYS = struct.Struct(">qI")
 #: A slice of a key table reaches so many standard deviations around where a hash is expected.
 _SIGMAS = 6
 _SUMS = int(lib.PS_CHECK_BODY_CRC | lib.PS_CHECK_PROP_IF)
@@ -116,6 +120,32 @@ def key_slice(row: Row, crc: int) -> tuple[int, int]:
     margin = _SIGMAS * (row.keys * share * (1 - share)) ** 0.5 + 2
     middle = row.keys * share
     return max(0, int(middle - margin)), min(row.keys, int(middle + margin) + 1)
+
+
+def key_bytes(row: Row, low: int, high: int) -> tuple[int, int]:
+    """Returns which bytes of a segment tell its keys [low, high), and that they are right: where
+    keys have no sums of their own, everything after the records."""
+    if not row.has_key_sums:
+        return row.records, row.size
+    start = row.records + row.count * UNIT.size
+    end = start + -(-high // _SUM_KEYS) * _SUM_BYTES
+    return start + low // _SUM_KEYS * _SUM_BYTES, min(end, row.size - _TAIL.size)
+
+
+def keys_of(data: Buffer, row: Row, low: int) -> bytes | None:
+    """Returns the entries of a segment's keys in `key_bytes`, whose first key is `low` or before;
+    None: they are wrong."""
+    if not row.has_key_sums:
+        return bytes(data[row.count * UNIT.size : -_TAIL.size]) if is_summed(data) else None
+    first, found = low - low % _SUM_KEYS, []
+    for at in range(0, len(data), _SUM_BYTES):
+        block = bytes(data[at : at + _SUM_BYTES])
+        keys, crc = block[: -lib.PS_FLAT_SUM], block[-lib.PS_FLAT_SUM :]
+        if crc_of(_WHICH_KEYS.pack(row.base, first) + keys) != int.from_bytes(crc, "big"):
+            return None
+        found.append(keys)
+        first += _SUM_KEYS
+    return b"".join(found)
 
 
 def numbers_of(table: Buffer, crc: int) -> Iterator[int]:

@@ -35,6 +35,7 @@ from pystore.cold.tier import Tier, new_tier, open_tier
 from pystore.cold.upkeep import collect, remove, verify
 from pystore.errors import StoreError
 from pystore.format.units import UNIT
+from pystore.native import lib
 from tests.attack.hostile import NODES
 
 __all__ = ["STRANGE", "made", "spoil"]
@@ -264,9 +265,14 @@ def keys(t: Spoiled) -> None:
     row, data = t.row(number), bytearray(t.segments()[number].read_bytes())
     start = row.records + row.count * UNIT.size
     wanted = t.rng.choice([crc_of(b"all"), crc_of(b"k1"), 0, 0xFFFFFFFF])
-    for n in range(row.keys):
-        message = t.rng.choice([n % row.count, 0, 0xFFFFFFFF])
-        struct.pack_into(">II", data, start + 8 * n, wanted, message)
+    block, numbers = int(lib.PS_FLAT_KEYS), [0xFFFFFFFF, 0, *range(row.count)]
+    at = start
+    for first in range(0, row.keys, block):
+        few = min(block, row.keys - first)
+        keys = b"".join(struct.pack(">II", wanted, t.rng.choice(numbers)) for _ in range(few))
+        summed = struct.pack(">qI", row.base, first) + keys
+        data[at : at + len(keys) + 4] = keys + struct.pack(">I", crc_of(summed))
+        at += len(keys) + 4
     t.reseal(number, bytes(data))
 
 

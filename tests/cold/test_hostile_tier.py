@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "end": (lambda m: m.update(end=HUGE), "its segments end at offset"),
     "low": (lambda m: m.update(low=HUGE), "it begins at offset"),
     "next": (lambda m: m.update(next_base=0), "would begin within the last"),
-    "format": (lambda m: m.update(format=3), "it has format 3"),
+    "format": (lambda m: m.update(format=4), "it has format 4"),
     "topic": (lambda m: m.update(topic="../x"), "of another queue"),
     "list": (lambda m: [m], "a manifest is wrong"),
     "pages": (lambda m: m.update(pages=[[1] * 9] * 20_000), "it has 20000 pages"),
@@ -105,10 +105,12 @@ def test_a_wrong_byte_anywhere_in_a_manifest_is_found(tier: Tier):
             parse_manifest(wrong, "orders", 0, 1, "there")
 
 
-def test_a_manifest_of_the_first_format_is_read(tier: Tier):
+def test_manifests_of_the_formats_before_are_read(tier: Tier):
     made = json.loads(manifest_file(tier).read_bytes())
-    made["format"] = made.pop("crc") and 1
-    assert parse_manifest(json.dumps(made).encode(), "orders", 0, 1, "there").end > 0
+    del made["crc"]
+    first, second = (json.dumps(made | {"format": number}).encode() for number in (1, 2))
+    for data in first, with_sum(second):
+        assert parse_manifest(data, "orders", 0, 1, "there").end > 0
 
 
 def test_a_manifest_that_came_wrong_is_asked_for_again(tier: Tier, monkeypatch: pytest.MonkeyPatch):
@@ -272,13 +274,23 @@ def test_a_salvage_passes_over_an_offset_that_cannot_be(tmp_path: Path):
     assert done.messages == 8
 
 
+def key_table(base: int, entries: Iterable[tuple[int, int]]) -> bytes:
+    """A table of keys with its sums, as csrc/flat/flat.h says."""
+    keys, table = list(entries), b""
+    for first in range(0, len(keys), lib.PS_FLAT_KEYS):
+        block = b"".join(
+            struct.pack(">II", *each) for each in keys[first : first + lib.PS_FLAT_KEYS]
+        )
+        table += block + struct.pack(">I", crc_of(struct.pack(">qI", base, first) + block))
+    return table
+
+
 def test_a_table_of_keys_that_lies_is_named(tmp_path: Path):
     def lie(data: bytearray) -> None:
-        manifest = tier.manifest("orders", 0)
-        row = manifest.rows[0]
+        row = tier.manifest("orders", 0).rows[0]
+        entries = ((crc_of(b"none"), number % row.count) for number in range(row.keys))
         start = row.records + row.count * UNIT.size
-        for number in range(row.keys):
-            struct.pack_into(">II", data, start + 8 * number, crc_of(b"none"), number % row.count)
+        data[start : -lib.PS_FLAT_TAIL] = key_table(row.base, entries)
 
     with pystore.open(tmp_path / "many") as store:
         for number in range(200):
@@ -331,6 +343,51 @@ def test_a_tier_of_many_topics_is_opened_without_their_names(
     monkeypatch.setattr("pystore.cold.tier.FOLDERS_MAX", 1)
     assert open_own(tier).queues() == tier.queues()
     assert open_tier(tmp_path / "cold").broker == "broker-a"
+
+
+def test_a_wrong_byte_of_the_keys_hides_no_message(tier: Tier):
+    row = tier.manifest("orders", 0).rows[0]
+    data = Path(tier.objects.address, tier.key_of("orders", 0, 0)).read_bytes()
+    with ColdReader(tier.objects.address) as reader:
+        key = reader.read("orders", 0, 0)[0].keys[0]
+        entry = data.index(struct.pack(">II", crc_of(key.encode()), 0), row.records)
+        for at in range(entry, entry + 8):
+            damaged(tier, lambda data, at=at: data.__setitem__(at, data[at] ^ 1))
+            assert [m.queue_offset for m in reader.query("orders", key)] == [0]
+            damaged(tier, lambda data, at=at: data.__setitem__(at, data[at] ^ 1))
+
+
+def test_a_query_in_a_segment_without_sums_of_keys_is_checked_by_all_of_it(tier: Tier):
+    """Segments were written without them once."""
+
+    def unsummed(data: bytearray) -> None:
+        row = tier.manifest("orders", 0).rows[0]
+        start = row.records + row.count * UNIT.size
+        block = lib.PS_FLAT_KEYS * lib.PS_FLAT_KEY
+        table = data[start : -lib.PS_FLAT_TAIL]
+        keys = b"".join(
+            table[at : at + block][: row.keys * lib.PS_FLAT_KEY]
+            for at in range(0, len(table), block + lib.PS_FLAT_SUM)
+        )[: row.keys * lib.PS_FLAT_KEY]
+        tail = data[-lib.PS_FLAT_TAIL :]
+        data[start:] = keys + tail
+        end = len(data) - lib.PS_FLAT_TAIL
+        struct.pack_into(">I", data, end + 24, crc_of(data[row.records : end + 24]))
+        struct.pack_into(">I", data, end + 28, len(data) - row.records)
+        edit(tier, set_row(0, "size", len(data)))
+        edit(tier, set_row(0, "crc", crc_of(data)))
+
+    with ColdReader(tier.objects.address) as reader:
+        key = reader.read("orders", 0, 0)[0].keys[0]
+    damaged(tier, unsummed)
+    assert verify(open_own(tier)).wrong == []
+    row = open_own(tier).manifest("orders", 0).rows[0]
+    assert not row.has_key_sums
+    for wrong in (None, row.size - lib.PS_FLAT_TAIL - 8, row.size - lib.PS_FLAT_TAIL - 4):
+        if wrong is not None:
+            damaged(tier, lambda data, at=wrong: data.__setitem__(at, data[at] ^ 1))
+        with ColdReader(tier.objects.address) as reader:
+            assert [m.queue_offset for m in reader.query("orders", key)] == [0]
 
 
 def test_of_very_many_faults_the_first_are_told_and_the_rest_counted(tier: Tier):
