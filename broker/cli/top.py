@@ -26,7 +26,8 @@ __all__ = ["run"]
 
 _COLUMNS = ("group", "topic", "lag", "in/s", "out/s", "empty in")
 _BROKER_COLUMNS = (
-    "broker", "version", "in/s", "out/s", "log", "disk", "undispatched", "not in tier", "p99 ms",
+    "broker", "version", "in/s", "out/s", "log", "disk", "undispatched", "not in tier",
+    "tier late s", "p99 ms",
 )  # fmt: skip
 
 
@@ -90,8 +91,9 @@ def _top(
     """Show rates and lags live: what goes into topics, what groups take, and who falls behind.
 
     Keys on a terminal: l, i, o sort by lag, by what comes in, by what goes out; g and t by name;
-    q ends. In a pipe each look is printed after the other, with --json as a line of its own. Rates
-    are those between two looks, so the first has none. A topic that no group consumes is not
+    q ends. In a pipe each look is printed after the other: a table of brokers, one of groups, whose
+    cells have no blanks, problems, and an empty line; with --json a line of JSON. Rates are those
+    between two looks, so the first has none. A topic that no group consumes is not
     listed, and neither are groups of the brokers' own; the brokers' rates have all. Of a group of
     lite topics the lag is shown, at brokers of this project.
 
@@ -141,16 +143,29 @@ def _print(s: Session, look: Look, rows: list[TopRow]) -> None:
     }
 
     def text() -> str:
-        lines = [f"{'group':<30} {'topic':<30} {'lag':>12} {'in/s':>10} {'out/s':>10}"]
-        lines += [
-            f"{shown(r.group):<30} {shown(r.topic):<30} {r.lag:>12,} {_rate(r.came):>10}"
-            f" {_rate(r.went):>10}"
-            for r in rows
-        ]
-        return "\n".join([*lines, *map(shown, look.problems), ""])
+        lines = _aligned([_BROKER_COLUMNS, *map(_broker_row, look.brokers)])
+        lines += _aligned([_COLUMNS, *map(_row, rows)])
+        return "\n".join([*lines, *(f"problem: {shown(each)}" for each in look.problems), ""])
 
     s.out.record(facts, text)
     s.out.flush()
+
+
+def _aligned(table: list[tuple[Any, ...]]) -> list[str]:
+    """Returns lines of cells without blanks, which a person and a program can read."""
+    cells = [[_cell(value) for value in row] for row in table]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    text = f"{value:.2f}" if isinstance(value, float) else shown(str(value))
+    return "_".join(text.split()) or "-"
 
 
 def _rate(value: float | None) -> str:
@@ -163,11 +178,11 @@ def _row(row: TopRow) -> tuple[Any, ...]:
 
 def _broker_row(facts: Any) -> tuple[Any, ...]:
     latency = facts.entries.get("putLatency99")
-    tier = facts.entries.get("tieredBehindBytes")
+    tier, late = (facts.entries.get(f"tieredBehind{unit}") for unit in ("Bytes", "Seconds"))
     return (
         facts.address, facts.version, facts.put_rate, facts.get_rate,
         facts.log_max - facts.log_min, facts.disk_used, facts.undispatched,
-        int(tier) if tier is not None else None,
+        int(tier) if tier is not None else None, float(late) if late is not None else None,
         float(latency) if latency is not None else None,
     )  # fmt: skip
 
@@ -225,12 +240,12 @@ def _drawn(look: Look, rows: list[TopRow], sort: str) -> RenderableType:
     for name in _BROKER_COLUMNS:
         brokers.add_column(name, justify="left" if name in ("broker", "version") else "right")
     for facts in look.brokers:
-        address, version, came, went, log, disk, behind, tier, p99 = _broker_row(facts)
+        address, version, came, went, log, disk, behind, tier, late, p99 = _broker_row(facts)
         brokers.add_row(
             Text(shown(address)), Text(shown(version)), _rate(came), _rate(went),
             f"{log / (1 << 20):,.0f} MiB", Text(f"{disk:.0%}", "red" if disk > 0.75 else ""),
             f"{behind:,}", "-" if tier is None else f"{tier / (1 << 20):,.0f} MiB",
-            "-" if p99 is None else f"{p99:.2f}",
+            "-" if late is None else f"{late:,.0f}", "-" if p99 is None else f"{p99:.2f}",
         )  # fmt: skip
     groups = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in _COLUMNS:

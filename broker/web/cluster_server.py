@@ -25,7 +25,7 @@ from broker.services.names import is_system_group
 from broker.web.cached import known_soon
 from broker.web.cluster_actions import is_secret
 from broker.web.cluster_facts import ClusterFacts, Placed
-from broker.web.cluster_overview import ClusterOverview
+from broker.web.cluster_overview import ClusterOverview, tier_figures
 from broker.web.cluster_people import ClusterPeople
 from broker.web.drawing import plot_of
 from broker.web.page_server import Handler, download
@@ -139,7 +139,7 @@ class ClusterServer(ClusterPeople):
         shown = [(name, "hidden" if is_secret(name) else value) for name, value in found.rows]
         return self._page(
             "broker.html", place=place, found=found, rows=shown, query=query, facts=facts,
-            now_ms=time.time_ns() // 1_000_000,
+            tier=tier_figures(facts.entries) if facts else None, now_ms=time.time_ns() // 1_000_000,
         )  # fmt: skip
 
     async def _cluster(self, request: web.Request) -> web.StreamResponse:

@@ -400,6 +400,13 @@ def test_top_in_a_pipe_prints_looks(run: Callable[..., Result], made: Broker) ->
     assert (row["lag"], row["in/s"], row["out/s"]) == (0, 0.0, 0.0)
     assert not [each for each in second["groups"] if is_system_group(each["group"])]
     assert first["brokers"][0]["broker"] == made.address
+    text = run("top", "--count", 1, text=True).out
+    rows = [line.split() for line in text.splitlines() if line]
+    heads = [number for number, row in enumerate(rows) if row[0] in ("broker", "group")]
+    assert heads == [0, 2] and rows[1][0] == made.address
+    for number, row in enumerate(rows):
+        assert len(row) == len(rows[0 if number < 2 else 2])
+    assert ["squeezers", "limes", "0"] in [row[:3] for row in rows]
     assert run("top", "--sort", "age").code == 2
 
 

@@ -23,7 +23,7 @@ from broker.client.rates import Look
 from broker.web import cached, cluster_facts, cluster_overview
 from broker.web.cluster_actions import is_secret
 from broker.web.cluster_facts import ClusterFacts
-from broker.web.cluster_overview import byte_rate
+from broker.web.cluster_overview import byte_rate, tier_figures
 from broker.web.cluster_server import ClusterServer
 from broker.web.drawing import plot_of
 from broker.wire.codes import RequestCode
@@ -41,7 +41,8 @@ SMALL: dict[str, Any] = {
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Forty messages of a topic; a group has taken them, and given up six."""
     folder = tmp_path_factory.mktemp("web") / "store"
-    with Broker(folder, listenPort=0, with_namesrv=True, **SMALL) as made:
+    tier = {"tieredStoreFilePath": str(folder.with_name("cold"))}
+    with Broker(folder, listenPort=0, with_namesrv=True, **SMALL, **tier) as made:
         names = made.namesrv_address
         with Admin(names) as admin:
             admin.create_topic("orders", queues=2)
@@ -82,6 +83,13 @@ def test_the_cluster_and_its_brokers(reading: Visitor, broker: Broker) -> None:
     row = next(row for row in reading.get("/").rows() if row[:1] == ["broker-a"])
     assert row[1] == "master"
     assert row[2].endswith(f":{broker.port}")
+
+
+def test_a_broker_shows_its_tier(reading: Visitor, broker: Broker) -> None:
+    page = reading.get(f"/broker?address={broker.address}&kind=figures").body.decode()
+    assert re.search(r"<dt>Not in it</dt><dd>[0-9.]+ (B|[KMG]iB)</dd>", page)
+    said = {"tieredBehindBytes": "9" * 5000, "tieredBehindSeconds": "inf", "tieredProblem": EVIL}
+    assert tier_figures(said) == (0, 0, 0, EVIL)
 
 
 def test_the_overview_has_totals_and_findings(reading: Visitor, broker: Broker) -> None:
