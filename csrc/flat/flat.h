@@ -17,10 +17,10 @@
  *
  * A record is the one of the commit log, but for its physical offset, which is base + its place
  * here, and its properties CRC, which covers that offset. Keys are UNIQ_KEY and the words of KEYS.
- * The sum of keys is the CRC-32 of base (8), the number of keys before these (4), and these: who
- * fetches a piece of the table knows that it is right, and which one it is. Segments of before have
- * no such sums; their size tells. Upstream: FlatCommitLogFile, FlatConsumeQueueFile, whose records and units these are; the magic
- * is that of its blank, and no unit leads to what comes after the records. */
+ * Their sum is the CRC-32 of base (8), the number of keys before these (4), and these: a piece of
+ * the table tells that it is right, and where it stands. Older segments have no such sums, which
+ * their size tells. Upstream: FlatCommitLogFile, FlatConsumeQueueFile, whose records and units
+ * these are; the magic is that of its blank, and no unit leads to what comes after the records. */
 #ifndef PS_FLAT_H
 #define PS_FLAT_H
 
