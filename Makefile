@@ -216,7 +216,7 @@ bench: build ## benches of the store; machine and settings are printed with the 
 
 include benches/Makefile.inc
 
-bench-all: build ## docs/benchmarks.md anew: an hour of a machine that has nothing else to do
+bench-all: build build/benches/append ## docs/benchmarks.md anew: an hour of a machine that has nothing else to do
 	@$(PY) -m pip install -q --disable-pip-version-check $(BENCH_CLIENTS)
 	@$(PY) -m benches all $(ARGS)
 

@@ -46,39 +46,40 @@ class Kept(NamedTuple):
 
 #: In the order in which they run: when time runs out, the first are there.
 KEPT = (
-    Kept("broker", "broker --only start,idle,send,batch,consume,pop,latency,e2e,delayed,many"
-         " --warm 6 --measure 5", 650),
-    Kept("transactions", "transactions --peers ours,5.3.3 --rounds 2 --warm 12 --measure 8"
-         " --count 200000", 150),
-    Kept("grpc", "grpc_work --only send,take,tx,start --rounds 2 --count 40000", 150),
-    Kept("peers", "peers --rounds 4", 65),
-    Kept("replication", "replication --rounds 2 --seconds 3", 150),
-    Kept("store", "store --only append,put,sync,read,sql,recovery,memory,levels", 120, 0.3),
-    Kept("client", "client --rounds 2 --seconds 2", 190),
+    Kept("broker", "broker --peers ours,5.3.3 --only start,idle,send,batch,consume,pop,latency,"
+         "e2e,many --warm 7 --measure 5", 480),
+    Kept("transactions", "transactions --peers ours,5.3.3 --rounds 2 --warm 16 --measure 8"
+         " --count 200000", 165),
+    Kept("grpc", "grpc_work --only send,take,tx,start --rounds 2 --count 40000", 130),
+    Kept("peers", "peers --rounds 4", 62),
+    Kept("replication", "replication --rounds 2 --seconds 3", 165),
+    Kept("store", "store --only append,put,sync,read,sql,recovery,memory,levels", 100, 0.3),
+    Kept("client", "client --rounds 1 --seconds 3", 130),
     Kept("pops", "pops --ways pop --peers ours,5.3.3 --rounds 1"
-         " --only plain,tags,sql,lost,synced,together", 200),
-    Kept("lite", "lite --rounds 1 --peers ours,5.5.0", 180),
-    Kept("tier", "tier --rounds 2 --mb 1000", 70),
-    Kept("tier_peers", "tier_peers --rounds 1", 60),
-    Kept("tier_reads", "tier_reads --rounds 2 --mb 500 --hours 2000", 80),
-    Kept("cold_reads", "cold_reads --rounds 2 --mb 1000 --seconds 6", 80),
-    Kept("cold", "cold --rounds 2 --seconds 5 --mb 1000", 60),
-    Kept("failover", "failover --rounds 4", 200),
-    Kept("grpc_real", "grpc_work --only real --rounds 2 --count 20000", 100),
-    Kept("grpc_synced", "grpc_work --only real --rounds 1 --count 10000 --synced", 80),
-    Kept("pops_grpc", "pops --ways take,send --rounds 1"
-         " --only plain,sql,lost,ordered,synced,guarded,header,together", 130),
-    Kept("grpc_idle", "grpc_idle --seconds 30", 110),
-    Kept("namesrv", "namesrv --seconds 15", 110),
+         " --only plain,sql,lost,synced,together", 175),
+    Kept("lite", "lite --rounds 1 --peers ours,5.5.0"
+         " --only sends,subscribe,delivery,memory,restart", 120),
+    Kept("tier", "tier --rounds 2 --mb 1000 --seconds 6", 60),
+    Kept("tier_peers", "tier_peers --rounds 1", 90),
+    Kept("tier_reads", "tier_reads --rounds 2 --mb 500 --hours 2000", 100),
+    Kept("cold_reads", "cold_reads --rounds 2 --mb 500 --seconds 6", 80),
+    Kept("cold", "cold --rounds 2 --mb 1000 --seconds 5", 55),
     Kept("timers", "timers", 23),
-    Kept("signed", "signed", 57),
+    Kept("signed", "signed --rounds 2", 40),
     Kept("dedup", "dedup", 20),
     Kept("audit", "audit", 10),
-    Kept("spark", "spark", 120, 0.3),
-    Kept("formats", "formats --rounds 2", 200, 0.4),
-    Kept("jobs", "jobs --rounds 2", 200, 0.3),
-    Kept("iceberg", "iceberg --rounds 2", 120),
-    Kept("clients", "clients --rounds 2 --seconds 3", 120),
+    Kept("failover", "failover --only kill,move --rounds 3", 130),
+    Kept("grpc_real", "grpc_work --only real --rounds 2 --count 20000", 115),
+    Kept("grpc_synced", "grpc_work --only real --rounds 1 --count 20000 --synced", 90),
+    Kept("pops_grpc", "pops --ways take,send --rounds 1"
+         " --only plain,sql,lost,ordered,guarded,together", 125),
+    Kept("grpc_idle", "grpc_idle --seconds 20", 80),
+    Kept("namesrv", "namesrv --seconds 10", 70),
+    Kept("spark", "spark", 80, 0.3),
+    Kept("formats", "formats --rounds 2", 110, 0.4),
+    Kept("clients", "clients --rounds 2 --seconds 2", 115),
+    Kept("iceberg", "iceberg --rounds 2", 100),
+    Kept("jobs", "jobs --rounds 2 --only archive,audits", 110, 0.3),
 )  # fmt: skip
 
 

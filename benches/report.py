@@ -172,7 +172,11 @@ class PlainSection(NamedTuple):
 #: The sections of runs that are kept, by kind, in the order of the page.
 SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
     "peers": peers_section,
-    "broker": PlainSection("The broker", beside=True),
+    "broker": PlainSection(
+        "The broker",
+        "Each row warms both virtual machines up, the first three times as long as the others.",
+        beside=True,
+    ),
     "client": client_section,
     "clients": PlainSection(
         "What Python programs would pick instead",
