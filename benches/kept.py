@@ -4,8 +4,8 @@
 
 Each kind is a run of a bench with the arguments of KEPT, one after the other, on a machine that has
 nothing else to do. What ends well is kept as benches/results/committed-KIND.json; a run that fails
-or takes twice its time is ended, leaves what was kept before, and the next one goes on. Then the
-page is written. With PS_BENCH_RESULTS=FOLDER all of it goes there, the page too.
+or takes far too long is ended, leaves what was kept before, and the next one goes on. Then the page
+is written. With PS_BENCH_RESULTS=FOLDER all of it goes there, the page too.
 
 --minutes: leaves out what would end later. --plan: prints what would run, and how long each takes.
 """
@@ -101,7 +101,7 @@ def words_of(kept: Kept) -> list[str]:
 
 def limit_of(kept: Kept) -> float:
     """Returns after how many seconds it is ended."""
-    return 2 * kept.seconds + 30
+    return 1.5 * kept.seconds + 90
 
 
 def run(kept: Kept, limit_s: float) -> int | None:

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from benches.harness import RESULTS, ROOT, Row, side_by_side
 from benches.kept import KEPT
 
+COMMITTED = ROOT / "benches" / "results"
 #: With results elsewhere the page is there, too.
-PAGE = (ROOT / "docs" if RESULTS == ROOT / "benches" / "results" else RESULTS) / "benchmarks.md"
+PAGE = (ROOT / "docs" if RESULTS == COMMITTED else RESULTS) / "benchmarks.md"
 
 HEAD = """# Benchmarks
 """
@@ -78,16 +79,15 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def run_of(kind: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RESULTS / f"committed-{kind}.json").read_text("utf-8"))
-    return found
-
-
 @cache
 def kept() -> dict[str, dict[str, Any]]:
-    """The runs that are there, by kind."""
-    there = (each.kind for each in KEPT)
-    return {kind: run_of(kind) for kind in there if (RESULTS / f"committed-{kind}.json").exists()}
+    """Returns the runs that are there, by kind; those of the repository where there is no other."""
+    found = {}
+    for kind in (each.kind for each in KEPT):
+        paths = (folder / f"committed-{kind}.json" for folder in (RESULTS, COMMITTED))
+        if path := next((path for path in paths if path.exists()), None):
+            found[kind] = json.loads(path.read_text("utf-8"))
+    return found
 
 
 def common() -> dict[str, str]:
@@ -107,7 +107,7 @@ def day_of(run: dict[str, Any]) -> str:
 
 def section(kind: str, title: str, text: str, *body: str) -> list[str]:
     """A section of the page: its run, then `text` if there is any, then its tables."""
-    run, shared = run_of(kind), common()
+    run, shared = kept()[kind], common()
     command = next(each.command for each in KEPT if each.kind == kind)
     own = said((k, v) for k, v in run["machine"].items() if k not in shared)
     line = f"`{command}`, {day_of(run)}; {own}."
@@ -355,12 +355,12 @@ BUSY = 4
 
 
 def median_of(kind: str, bench: str, mode: str, unit: str | None = None) -> float:
-    """Returns the median of a row that is kept. Raises: StopIteration when there is none."""
-    rows = (r for r in run_of(kind)["rows"] if (r["bench"], r["mode"]) == (bench, mode))
-    found: list[float] = next(
-        r["rounds"] for r in rows if unit is None or r["unit"].strip() in unit.split(",")
-    )
-    return median(found)
+    """Returns the median of a row that is kept. Raises: LookupError when there is none."""
+    for row in kept()[kind]["rows"]:
+        of_it = (row["bench"], row["mode"]) == (bench, mode)
+        if of_it and (unit is None or row["unit"].strip() in unit.split(",")):
+            return float(median(row["rounds"]))
+    raise LookupError(f"{kind}: no row {bench!r} of {mode}")
 
 
 def worse() -> list[str]:
@@ -384,21 +384,37 @@ def worse() -> list[str]:
 
 def compared(kind: str, bench: str, name: str) -> str:
     """Returns a row of the first screen."""
-    ours, theirs = (median_of(kind, bench, mode, "/s,messages/s") for mode in ("ours", "5.3.3"))
     row = bench + SPENT.get(kind, ": broker's processor time a million")
     unit = "both brokers' us a message" if kind == "replication" else None
-    spent, other = (median_of(kind, row, mode, unit) for mode in ("ours", "5.3.3"))
+    try:
+        ours, theirs = (median_of(kind, bench, mode, "/s,messages/s") for mode in ("ours", "5.3.3"))
+        spent, other = (median_of(kind, row, mode, unit) for mode in ("ours", "5.3.3"))
+    except LookupError:  # a broker has given up on it
+        return f"| {name} | not measured | | | |"
     cells = (name, f"{amount(ours)}/s", f"{amount(theirs)}/s", f"{ours / theirs:.1f} ×",
              f"{100 * spent / other:.0f} %")  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
 
-def first_screen() -> list[str]:
-    """Returns what answers how fast, how much of Apache's processor time, under which conditions,
-    and what is worse."""
+def besides() -> str:
+    """Returns what the first screen says of waiting and of memory."""
     late = [median_of("broker", f"send at 10,000/s, {p}", m) for p in ("p50", "p99")
             for m in ("ours", "5.3.3")]  # fmt: skip
     memory = [median_of("broker", "anonymous memory after it", m) for m in ("ours", "5.3.3")]
+    return (
+        f"at 10,000 sends a second p50 {late[0]:.2f} ms (Apache: {late[1]:.2f} ms),"
+        f" p99 {late[2]:.1f} ms ({late[3]:.1f} ms); memory after the sends {memory[0]:.0f} MB"
+        f" ({memory[1]:,.0f} MB)"
+    )
+
+
+def first_screen() -> list[str]:
+    """Returns what answers how fast, how much of Apache's processor time, under which conditions,
+    and what is worse."""
+    try:
+        more = besides()
+    except LookupError:
+        more = "not measured"
     runs = kept()
     days = sorted({day_of(run) for run in runs.values()})
     commits = dict.fromkeys(run["machine"]["pystore"].rpartition(" ")[2] for run in runs.values())
@@ -410,9 +426,7 @@ def first_screen() -> list[str]:
         "|---|---|---|---|---|",
         *(compared(*row) for row in WORK),
         "",
-        f"**Besides:** at 10,000 sends a second p50 {late[0]:.2f} ms (Apache: {late[1]:.2f} ms),"
-        f" p99 {late[2]:.1f} ms ({late[3]:.1f} ms); memory after the sends {memory[0]:.0f} MB"
-        f" ({memory[1]:,.0f} MB). **Conditions:** `ASYNC_FLUSH`, files in the page cache, broker"
+        f"**Besides:** {more}. **Conditions:** `ASYNC_FLUSH`, files in the page cache, broker"
         f" and client on one host of {common().get('cpu', 'two cores')}; runs of"
         f" {' to '.join(dict.fromkeys((days[0], days[-1])))} at {', '.join(commits)}{busy}.",
         "",
