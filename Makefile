@@ -31,10 +31,13 @@ C_TEST_SOURCES := $(filter-out $(if $(NGHTTP2),,%_http2.c),$(sort $(wildcard csr
 C_TESTS := $(patsubst csrc/tests/%.c,build/ctests/%,$(filter csrc/tests/test_%,$(C_TEST_SOURCES)))
 C_TSAN_TESTS := $(patsubst csrc/tests/%.c,build/ctests/%,$(filter csrc/tests/tsan_%,$(C_TEST_SOURCES)))
 C_FUZZERS := $(patsubst csrc/tests/%.c,build/ctests/%,$(filter csrc/tests/fuzz_%,$(C_TEST_SOURCES)))
-C_TEST_HEADERS := $(C_HEADERS) $(wildcard csrc/tests/*.h)
+C_TEST_HEADERS := $(C_HEADERS) $(wildcard csrc/tests/*.h) tests/seed
 
 C_RUNS := $(patsubst build/ctests/%,run/%,$(C_TESTS) $(C_FUZZERS))
 C_TSAN_RUNS := $(patsubst build/ctests/%,run/%,$(C_TSAN_TESTS))
+# Those that draw from the seed.
+C_RANDOM_RUNS = $(filter $(C_RUNS) $(C_TSAN_RUNS),$(patsubst csrc/tests/%.c,run/%,$(shell \
+  grep -lE 'check_(random|below)|"fuzz\.h"' $(C_TEST_SOURCES))))
 
 # The Python suite: files go to this many workers side by side (tests/conftest.py says how). Two more
 # than there are cores: official clients and brokers wait more than they work.
@@ -43,7 +46,9 @@ WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 # close. Where memory has the room, folders of tests lie there; PS_TMPDIR=/some/disk has them on a disk.
 ROOMY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8 * 1024 * 1024 && $$5 + 0 < 60 {print "/dev/shm"}')
 PS_TMPDIR ?= $(ROOMY)
-PYTEST := $(if $(PS_TMPDIR),env TMPDIR=$(PS_TMPDIR)) $(PY) -m pytest -q -n $(WORKERS) -o tmp_path_retention_count=1
+# The order of a set is not by chance either.
+PYTEST := env PYTHONHASHSEED=$${PS_SEED:-$$(cat tests/seed)} $(if $(PS_TMPDIR),TMPDIR=$(PS_TMPDIR)) \
+  $(PY) -m pytest -q -n $(WORKERS) -o tmp_path_retention_count=1
 # A single test of these lasts as long as it is told to, or minutes beside the other make.
 HOURS := -o faulthandler_timeout=14400
 
@@ -51,7 +56,7 @@ PACKAGES := $(wildcard pystore broker spark_ext pyspark_rocketmq pytest_rocketmq
 CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-c tsan tsan-net test-py test-busy test-cluster test-order test-dev judge upstream \
+.PHONY: help setup build demo test seeds test-c tsan tsan-net test-py test-busy test-cluster test-order test-dev judge upstream \
         attack crash crash-pop crash-lite crash-cold twin-cold year-cold crash-timers crash-ha chaos-ha model-ha crash-acting damage-meta museum museum-java campaign chaos fuzz bench \
         bench-c bench-all bench-peers bench-broker bench-clients pictures screens lint format typecheck errors findings codes logs metrics settings cli docs docs-check \
         wheel test-wheel clean prepare compiled proto $(C_RUNS) $(C_TSAN_RUNS)
@@ -121,6 +126,21 @@ tsan: ## C tests of the threads under the thread sanitizer
 
 test-busy: build ## the suite beside four processes that take all they get and one that syncs
 	@$(PY) tools/busy.py $(PYTEST) --durations=30
+
+ROUNDS ?= 10
+seeds: build ## each random test, C and Python, ROUNDS rounds with a new seed each; seeds that fail are named
+	@failed=; for round in $$(seq $(ROUNDS)); do \
+	  export PS_SEED=$$((RANDOM << 15 | RANDOM)); echo "round $$round: PS_SEED=$$PS_SEED"; good=yes; \
+	  $(MAKE) -s -k -j$(JOBS) $(C_RANDOM_RUNS) || good=; \
+	  $(PYTEST) -m "random and not long" || good=; \
+	  test $$good || failed="$$failed PS_SEED=$$PS_SEED"; \
+	done; test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
+
+# Campaigns draw a new seed, each time.
+CAMPAIGNS := judge tsan-net crash crash-pop crash-lite crash-cold twin-cold crash-timers crash-ha crash-acting \
+  fuzz damage-meta campaign chaos
+NEW_SEED := $(shell echo $$((RANDOM << 15 | RANDOM)))
+$(CAMPAIGNS): export PS_SEED ?= $(NEW_SEED)
 
 test-cluster: build ## Spark: a master and two workers, executors and drivers that are killed, Connect
 	@$(PY) -m pytest -q -m long tests/spark

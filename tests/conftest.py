@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
+from hypothesis.internal.conjecture import providers as hypothesis_providers
 from waiting import BOUND_S
 
 # A shell starts background jobs with Ctrl-C ignored, and children inherit that: tests send it.
@@ -42,11 +43,49 @@ os.environ["JDK_JAVA_OPTIONS"] = f"{_SHORT_LIVED} {os.environ.get('JDK_JAVA_OPTI
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Whether a property holds does not depend on how fast the machine makes its examples.
+# ---- what random tests start from ----
+
+HERE = Path(__file__).resolve().parent
+# Of processes that tests start, too. check.h reads the same file for the C tests.
+os.environ["PS_SEED"] = os.environ.get("PS_SEED") or (HERE / "seed").read_text().strip()
+
+# Whether a property holds does not depend on how fast the machine makes its examples, nor on what
+# earlier runs have found, nor on constants in whatever modules the worker has loaded so far.
 hypothesis_settings.register_profile(
-    "suite", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "suite", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 hypothesis_settings.load_profile("suite")
+hypothesis_providers.is_local_module_file = lambda file: False
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.hypothesis_seed = os.environ["PS_SEED"]
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
+        terminalreporter.line(f"random tests: repeat with PS_SEED={os.environ['PS_SEED']}")
+
+
+@pytest.fixture(scope="session")
+def seed() -> int:
+    """What a random test starts from: PS_SEED, or the number that stands in tests/seed."""
+    return int(os.environ["PS_SEED"])
+
+
+@pytest.fixture
+def rng(seed: int) -> random.Random:
+    """Random numbers from the seed."""
+    return random.Random(seed)
+
+
+def _mark_random(item: pytest.Item) -> None:
+    """`make seeds` runs those that draw from the seed."""
+    draws = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    if draws or "seed" in getattr(item, "fixturenames", ()):
+        item.add_marker("random")
+
 
 # Tests may be run once more with brokers of several network threads.
 if "PS_SELECTOR_THREADS" in os.environ:
@@ -54,7 +93,6 @@ if "PS_SELECTOR_THREADS" in os.environ:
 
     listeners.THREADS = int(os.environ["PS_SELECTOR_THREADS"])
 
-HERE = Path(__file__).resolve().parent
 # Loops and fakes of the broker's tests serve those of other rooms, too, also when they run alone.
 sys.path.append(str(HERE / "broker"))
 
@@ -121,6 +159,8 @@ def pytest_report_header() -> str | None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first; with PS_ORDER_SEED files, and the tests of each file, in random order."""
+    for item in items:
+        _mark_random(item)
     seed = _order_seed()
     if seed is None:
         items.sort(key=_rank)
@@ -241,21 +281,6 @@ def small() -> dict[str, Any]:
         "maxHashSlotNum": 512,
         "maxIndexNum": 1024,
     }
-
-
-@pytest.fixture
-def seed(request: pytest.FixtureRequest) -> int:
-    """What a random test starts from; printed when it fails, PS_SEED repeats it."""
-    given = os.environ.get("PS_SEED")
-    number = int(given) if given else random.SystemRandom().randrange(1 << 32)
-    print(f"{request.node.name}: repeat with PS_SEED={number}")
-    return number
-
-
-@pytest.fixture
-def rng(seed: int) -> random.Random:
-    """Random numbers from the test's seed."""
-    return random.Random(seed)
 
 
 # ---- stores written by the Java broker ----

@@ -1,5 +1,5 @@
 /* What every C test here uses: claims that are counted, a seed that is printed with each failed
- * one, and a folder that is gone afterwards. PS_SEED repeats a run. */
+ * one, and a folder that is gone afterwards. The seed is PS_SEED, or the one of tests/seed. */
 #ifndef PS_CHECK_H
 #define PS_CHECK_H
 
@@ -18,7 +18,9 @@
 #define CHECK_UNUSED __attribute__((unused))
 
 static int check_failures;
-static uint64_t check_seed, check_state;
+static uint64_t check_state, check_seed =
+#include "../../tests/seed"
+    ;
 
 static CHECK_UNUSED bool check_that(bool claim, const char *file, int line, const char *text) {
     if (!claim) {
@@ -93,7 +95,7 @@ static CHECK_UNUSED int64_t check_unhex(const char *hex, uint8_t *out) {
 
 static CHECK_UNUSED void check_begin(void) {
     const char *given = getenv("PS_SEED");
-    check_seed = given != NULL ? strtoull(given, NULL, 10) : (uint64_t)time(NULL) * 1000003u + 1;
+    if (given != NULL) check_seed = strtoull(given, NULL, 10);
     check_state = check_seed != 0 ? check_seed : 1;
     setvbuf(stdout, NULL, _IOLBF, 0);
 }

@@ -3,8 +3,6 @@ the loop is held is for the campaign to say: a busy machine makes any number of 
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from tests.attack.__main__ import ALL, LOG_BYTES, PEAK_MB, meet, run, tier
@@ -13,8 +11,7 @@ from tests.attack.tiers import STRANGE
 
 
 @pytest.mark.parametrize("name", ["large_frames", "half_calls", "strangers", "slow_readers"])
-def test_an_attack_ends_no_broker_and_fills_nothing(name: str) -> None:
-    seed = random.randrange(1 << 31)
+def test_an_attack_ends_no_broker_and_fills_nothing(name: str, seed: int) -> None:
     (row,) = run([name], "broker", True, seed)
     assert row["broken"] != "the process died", seed
     assert row["peak_mb"] <= PEAK_MB, seed
@@ -36,9 +33,8 @@ def test_every_attack_ends_nobody_and_fills_nothing(name: str, at: str, access: 
     "what", [each if each == "under_controller" else pytest.param(each, marks=pytest.mark.long)
              for each in WHATS],
 )  # fmt: skip
-def test_a_stranger_at_the_name_server_ends_nobody(what: str) -> None:
+def test_a_stranger_at_the_name_server_ends_nobody(what: str, seed: int) -> None:
     """And everybody that he names is he."""
-    seed = random.randrange(1 << 31)
     row = meet(what, seed, 1.0)
     assert "the process died" not in row["broken"], (seed, row["text"])
     assert "a traceback" not in row["broken"], (seed, row["text"])
@@ -47,7 +43,6 @@ def test_a_stranger_at_the_name_server_ends_nobody(what: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("what", STRANGE)
-def test_a_stranger_in_a_cold_tier_is_named(what: str) -> None:
-    seed = random.randrange(1 << 31)
+def test_a_stranger_in_a_cold_tier_is_named(what: str, seed: int) -> None:
     row = tier(what, seed, 4)
     assert not row["broken"], (seed, row.get("text", ""))

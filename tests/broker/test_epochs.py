@@ -94,21 +94,20 @@ class History:
         self.bytes = master.bytes[: max(at, upto)]
 
 
-def test_logs_of_any_history_are_alike_up_to_where_they_are_said_to_part() -> None:
-    seed = random.SystemRandom().randrange(1 << 32)
-    print("seed", seed)
-    chance = random.Random(seed)
+def test_logs_of_any_history_are_alike_up_to_where_they_are_said_to_part(
+    rng: random.Random,
+) -> None:
     for _ in range(200):
         logs = [History() for _ in range(3)]
         logs[0].lead(1, 5)
         for log in logs[1:]:
             log.follow(logs[0], 5)
         for epoch in range(2, 12):
-            master = chance.choice(logs)
-            master.lead(epoch, chance.randrange(6))
+            master = rng.choice(logs)
+            master.lead(epoch, rng.randrange(6))
             for log in logs:
-                if log is not master and chance.random() < 0.6:
-                    log.follow(master, chance.randrange(len(master.bytes) + 1))
+                if log is not master and rng.random() < 0.6:
+                    log.follow(master, rng.randrange(len(master.bytes) + 1))
                     log.epochs = [e for e in log.epochs if e.start <= len(log.bytes)]
 
 

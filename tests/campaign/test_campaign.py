@@ -115,12 +115,9 @@ def batter(peer: launch.Peer, rng: random.Random, offset: Offset) -> int:
 
 
 @pytest.fixture(scope="module", params=MAKES)
-def ledger(request, reference, tmp_path_factory):
+def ledger(request, reference, tmp_path_factory, seed):
     """What the clients say after the campaign, and how many kills there were."""
     make, folder = request.param, tmp_path_factory.mktemp("campaign")
-    given = os.environ.get("PS_SEED")
-    seed = int(given) if given else random.SystemRandom().randrange(1 << 31)
-    print(f"repeat with PS_SEED={seed}")
     with (
         launch.name_server(make, folder / "names") as namesrv,
         launch.running(make, folder / "peer", SETTINGS, namesrv=namesrv) as peer,

@@ -7,7 +7,6 @@ both, and each message comes once. Needs root, for networks of its own.
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -20,13 +19,13 @@ ROUNDS = int(os.environ.get("PS_ACTING_CUTS", "3"))
 pytestmark = pytest.mark.long
 
 
-def test_each_comes_once_when_a_master_is_cut_off_or_stopped_and_goes_on(tmp_path: Path) -> None:
+def test_each_comes_once_when_a_master_is_cut_off_or_stopped_and_goes_on(
+    tmp_path: Path, seed: int
+) -> None:
     made = "ip link add br0 type bridge && ip link set lo up"
     tried = subprocess.run(["unshare", "-n", "sh", "-c", made], capture_output=True, check=False)
     if tried.returncode:
         pytest.skip("no network namespace of its own here")
-    seed = int(os.environ.get("PS_SEED", random.SystemRandom().randrange(1 << 32)))
-    print(f"PS_SEED={seed}")
     words = ["unshare", "-n", sys.executable, str(CHILD), str(tmp_path), str(seed), str(ROUNDS)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     print(done.stdout)

@@ -288,21 +288,16 @@ def check(pair: Cluster, delivered: set[str], stays: set[str], unknown: Counter[
           f" {sum(open_in(pair.other.store).values())} halves there")  # fmt: skip
 
 
-def chance_of_run() -> random.Random:
-    seed = int(os.environ.get("PS_SEED", random.SystemRandom().randrange(1 << 32)))
-    print(f"PS_SEED={seed}")
-    return random.Random(seed)
-
-
-def test_each_comes_once_when_the_master_and_the_slave_that_acts_are_killed(tmp_path: Path) -> None:
+def test_each_comes_once_when_the_master_and_the_slave_that_acts_are_killed(
+    tmp_path: Path, rng: random.Random
+) -> None:
     pace = Pace(8, 1500, kills=(1, 1), pause_s=0.5, rest_s=0.2, acts=True)
     with cluster(tmp_path, messageDelayLevel="1s 1s") as pair:
-        one_round(pair, chance_of_run(), pace)
+        one_round(pair, rng, pace)
 
 
 @pytest.mark.long
-def test_each_comes_once_whoever_is_killed(tmp_path: Path) -> None:
-    chance = chance_of_run()
+def test_each_comes_once_whoever_is_killed(tmp_path: Path, rng: random.Random) -> None:
     for number in range(ROUNDS):
         with cluster(tmp_path / f"round{number}") as pair:
-            one_round(pair, chance, Pace())
+            one_round(pair, rng, Pace())

@@ -37,17 +37,13 @@ def _may(*words: str) -> bool:
     return subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
-def _seed() -> int:
-    seed = int(os.environ.get("PS_SEED", random.SystemRandom().randrange(1 << 32)))
-    print(f"PS_SEED={seed}")
-    return seed
-
-
-def test_a_pair_over_a_link_that_is_slow_loses_packets_and_is_cut(tmp_path: Path) -> None:
+def test_a_pair_over_a_link_that_is_slow_loses_packets_and_is_cut(
+    tmp_path: Path, seed: int
+) -> None:
     shape = "ip link set lo up && tc qdisc add dev lo root tbf rate 1mbit burst 32k latency 1ms"
     if not _may("unshare", "-n", "sh", "-c", shape):
         pytest.skip("no network namespace of its own here")
-    words = ["unshare", "-n", sys.executable, str(CHILD), str(tmp_path), str(_seed()), str(CUTS)]
+    words = ["unshare", "-n", sys.executable, str(CHILD), str(tmp_path), str(seed), str(CUTS)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=BOUND_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     print(done.stdout)
@@ -90,11 +86,10 @@ def end(broker: Broker) -> int:
     return int(broker.store.info().log_max)
 
 
-def test_a_slave_that_is_stopped_for_long_catches_up(tmp_path: Path) -> None:
-    chance = random.Random(_seed())
+def test_a_slave_that_is_stopped_for_long_catches_up(tmp_path: Path, rng: random.Random) -> None:
     with (
         launch.name_server("ours", tmp_path / "names") as names,
-        running_pair(tmp_path / "pair", names, chance) as pair,
+        running_pair(tmp_path / "pair", names, rng) as pair,
     ):
         load: Load = pair.load
         process = pair.slave.broker_server.process

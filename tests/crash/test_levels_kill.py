@@ -25,20 +25,17 @@ COUNT, KILLS = 150, 3
 
 @pytest.mark.long
 def test_each_delayed_message_comes_once_however_often_its_broker_is_killed(
-    tmp_path: Path,
+    tmp_path: Path, rng: random.Random
 ) -> None:
-    seed = int(os.environ.get("PS_SEED", random.SystemRandom().randrange(1 << 32)))
-    print(f"PS_SEED={seed}")
-    chance = random.Random(seed)
     with launch.running("ours", tmp_path / "b") as broker:
         make_topic(broker)
         wanted = Counter[str]()
         for turn in range(ROUNDS):
             for number in range(COUNT):
-                put(broker, body := f"{turn}-{number}", DELAY=chance.choice("12"))
+                put(broker, body := f"{turn}-{number}", DELAY=rng.choice("12"))
                 wanted[body] += 1
             for _ in range(KILLS):
-                time.sleep(chance.uniform(0, 1))
+                time.sleep(rng.uniform(0, 1))
                 broker.kill()
                 broker.restart()
                 broker.wait_ready()

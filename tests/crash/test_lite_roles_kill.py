@@ -253,11 +253,11 @@ def until_served(address: str) -> None:
 
 
 @pytest.mark.parametrize("kind", PAIRS)
-def test_whoever_serves_next_loses_and_repeats_nothing(kind: str, tmp_path: Path) -> None:
+def test_whoever_serves_next_loses_and_repeats_nothing(
+    kind: str, tmp_path: Path, seed: int
+) -> None:
     if kind == "controller" and PROGRAM is None:
         pytest.skip("etcd is not installed (etcd-server)")
-    seed = int(os.environ.get("PS_SEED", random.SystemRandom().randrange(1 << 32)))
-    print(f"PS_SEED={seed}")
     ledger, chance = Ledger(), random.Random(seed)
     clients = [Client(i, group, ledger, chance) for group in GROUPS for i in range(CLIENTS)]
     for client in clients:

@@ -254,10 +254,9 @@ def end_pair(pair: Pair, scratch: Path) -> int:
 
 
 @pytest.mark.slow
-def test_nothing_acknowledged_is_lost_and_the_logs_stay_the_same(tmp_path: Path) -> None:
-    seed = int(os.environ.get("PS_SEED", random.SystemRandom().randrange(1 << 32)))
+def test_nothing_acknowledged_is_lost_and_the_logs_stay_the_same(tmp_path: Path, seed: int) -> None:
     chance, kills, acknowledged = random.Random(seed), [], 0
-    print(f"PS_SEED={seed} PS_PAIR={','.join(PAIR)}")
+    print(f"PS_PAIR={','.join(PAIR)}")
     with launch.name_server("ours", tmp_path / "names") as names:
         while len(kills) < ROUNDS:
             folder = tmp_path / f"pair{len(kills)}"

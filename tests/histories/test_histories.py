@@ -4,8 +4,6 @@ minutes."""
 
 from __future__ import annotations
 
-import os
-import random
 import sys
 from pathlib import Path
 
@@ -16,14 +14,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import run
 
 
-def history_of(folder: Path, controller: str, seconds: float, plan: str) -> None:
+def history_of(folder: Path, controller: str, seconds: float, plan: str, seed: int) -> None:
     checker = run.program()
     if checker is None:
         pytest.skip("Go, or Porcupine as its module, is missing")
     if why := run.may_run(controller):
         pytest.skip(why)
-    seed = int(os.environ.get("PS_SEED", random.SystemRandom().randrange(1 << 32)))
-    print("PS_SEED", seed)
     out, wrong = run.one(folder, checker, controller, seconds, seed, 4, plan)
     assert not wrong, "\n".join([*wrong, *out.get("told", [])])
     assert out["history"]["acknowledged"] > 0
@@ -31,19 +27,19 @@ def history_of(folder: Path, controller: str, seconds: float, plan: str) -> None
 
 
 @pytest.mark.slow
-def test_a_master_under_etcd_is_killed(tmp_path: Path) -> None:
-    history_of(tmp_path, "etcd", 3.0, "kill")
+def test_a_master_under_etcd_is_killed(tmp_path: Path, seed: int) -> None:
+    history_of(tmp_path, "etcd", 3.0, "kill", seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("controller", ["etcd", pytest.param("apache", marks=pytest.mark.java)])
-def test_faults_of_all_kinds(tmp_path: Path, controller: str) -> None:
-    history_of(tmp_path, controller, 60.0, "random")
+def test_faults_of_all_kinds(tmp_path: Path, controller: str, seed: int) -> None:
+    history_of(tmp_path, controller, 60.0, "random", seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("controller", ["etcd", pytest.param("apache", marks=pytest.mark.java)])
 def test_without_a_majority_of_the_controller_what_is_safe_is_served_and_it_heals(
-    tmp_path: Path, controller: str
+    tmp_path: Path, controller: str, seed: int
 ) -> None:
-    history_of(tmp_path, controller, 0.0, "controller")
+    history_of(tmp_path, controller, 0.0, "controller", seed)

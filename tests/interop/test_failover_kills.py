@@ -59,20 +59,19 @@ def three_in_sync(folder: Path, silent_ms: int) -> Iterator[tuple[list[launch.Pe
     assert codes == [0, 0, 0]
 
 
-def test_members_are_killed_at_random_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
-    seed = int(os.environ.get("PS_SEED", random.SystemRandom().randrange(1 << 32)))
-    print("PS_SEED", seed)
-    chance = random.Random(seed)
+def test_members_are_killed_at_random_and_nothing_acknowledged_is_lost(
+    tmp_path: Path, rng: random.Random
+) -> None:
     with three_in_sync(tmp_path, 3000) as (peers, names, address):
         pauses = []
         with Sender(names) as sender:
             for round_ in range(ROUNDS):
                 sender.wait(100)
-                time.sleep(chance.uniform(0.0, 1.0))
+                time.sleep(rng.uniform(0.0, 1.0))
                 record, before = record_of(address), len(sender.acknowledged)
                 # The master is more likely.
                 masters = [p for p in peers if p.broker == record.address]
-                peer = chance.choice(masters * 4 + peers)
+                peer = rng.choice(masters * 4 + peers)
                 began = time.monotonic()
                 peer.broker_server.kill()
                 # Who was alone in sync, after an election that came in between, comes back.

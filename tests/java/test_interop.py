@@ -204,24 +204,20 @@ NAMES = [
 
 
 @pytest.fixture(scope="module")
-def judged(reference, tmp_path_factory):
+def judged(reference, tmp_path_factory, seed):
     """Every case with what Java says about it, from one run of Java."""
-    given = os.environ.get("PS_SEED")
-    seed = int(given) if given else random.SystemRandom().randrange(1 << 32)
     tmp = tmp_path_factory.mktemp("interop")
     cases = {}
     for build in (build_all_kinds, build_variants, build_killed):
         cases.update(build(tmp, reference, seed))
     dumps = reference.dumps(tmp / "java", [case.job for case in cases.values()])
-    yield {name: (*pair, seed) for name, *pair in zip(cases, cases.values(), dumps, strict=True)}
+    yield {name: pair for name, *pair in zip(cases, cases.values(), dumps, strict=True)}
     shutil.rmtree(tmp)
 
 
 @pytest.fixture(params=NAMES)
 def case(request, judged):
-    ours, java, seed = judged[request.param]
-    print(f"repeat with PS_SEED={seed}")
-    return ours, java
+    return judged[request.param]
 
 
 def test_java_sees_what_we_see(case):

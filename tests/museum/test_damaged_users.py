@@ -73,7 +73,7 @@ DAMAGES = {
     "cut": lambda file: os.truncate(file, file.stat().st_size // 2),
     "cut to a byte": lambda file: os.truncate(file, 1),
     "zeroed": lambda file: file.write_bytes(bytes(file.stat().st_size)),
-    "noise": lambda file: file.write_bytes(os.urandom(file.stat().st_size)),
+    "noise": lambda file: file.write_bytes(random.Random(49).randbytes(file.stat().st_size)),
     "a value flipped": flip_a_value,
     "an earlier one": lambda file: shutil.copy(file.parents[2] / "earlier", file),
     "pipe": unlinked(os.mkfifo),

@@ -27,11 +27,10 @@ KEYS = 60
 
 
 def chosen() -> list[kinds.Kind]:
-    """Some by chance, the same in every worker; a name that failed repeats with `make museum`."""
+    """Some by chance; a name that failed repeats with `make museum`."""
     if len(ALL) <= SHOWN:
         return ALL
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
-    return random.Random(os.environ.get("PS_SEED") or run).sample(OURS, SHOWN)
+    return random.Random(os.environ["PS_SEED"]).sample(OURS, SHOWN)
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +104,7 @@ def after_open(root: Path, sample: kinds.Sample, touched: set[int]) -> list[obje
         return type(e).__name__
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("kind", chosen(), ids=lambda k: f"{k.store}: {k.name}")
 def test_nothing_whole_is_hidden(kind: kinds.Kind, samples, tmp_path: Path):
     sample = samples(kind.store)
@@ -143,6 +143,7 @@ def unread(found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     return {path: (*stamp[:3], stamp[4]) for path, stamp in found.items()}
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("kind", chosen()[::8], ids=lambda k: f"{k.store}: {k.name}")
 def test_a_look_changes_nothing(kind: kinds.Kind, samples, tmp_path: Path, capsys):
     root, out = tmp_path / "store", tmp_path / "out"

@@ -308,8 +308,8 @@ def test_one_repair_is_enough_when_all_segments_are_cut(length: int, tmp_path: P
 
 STEP, LITTLE = 512, 16 << 10  # bytes between cuts, and of a segment
 EVERY = list(itertools.product((-1, -2, -3), range(0, LITTLE, STEP), (False, True), (False, True)))
-#: The same in every worker; `make museum` takes all.
-SOME = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).sample(EVERY, 6)
+#: `make museum` takes all.
+SOME = random.Random(os.environ["PS_SEED"]).sample(EVERY, 6)
 
 
 @pytest.fixture(scope="module")
@@ -325,6 +325,7 @@ def little(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.random
 @pytest.mark.parametrize(
     ("which", "length", "crashed", "ahead"), EVERY if "PS_MUSEUM" in os.environ else SOME
 )

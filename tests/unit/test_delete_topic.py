@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import struct
 import zlib
@@ -175,7 +174,7 @@ def test_an_entry_goes_once_the_log_begins_behind_it(path):
     with filled(path) as store:
         store.delete_topic("gone")
         for _ in range(40):
-            store.put("kept", os.urandom(4000), queue=0)
+            store.put("kept", bytes(4000), queue=0)
         while store.clean(immediate=True).log_files:
             pass
         store.put("other", b"o", queue=0)

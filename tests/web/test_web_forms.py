@@ -245,9 +245,8 @@ async def test_a_search_that_finds_nothing_ends_at_its_bounds(size: int, bound: 
     assert size == 1 or asked <= bound + _CHUNK  # of large ones
 
 
-async def test_the_newest_of_many_queues_are_found() -> None:
+async def test_the_newest_of_many_queues_are_found(seed: int) -> None:
     """Of any queues: the same as of all messages together, sorted."""
-    seed = random.randrange(1 << 30)
     chance = random.Random(seed)
 
     for _ in range(50):
