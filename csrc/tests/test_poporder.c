@@ -162,7 +162,7 @@ static void test_a_batch_is_free_when_its_time_is_over(void) {
     kit_clear();
 }
 
-/* Whoever waits with the timer of the others leaves. False: the batch was free before they asked. */
+/* Whoever waits with the timer of the others leaves. False: it was free before they asked. */
 static bool next_one_has_its_turn(void) {
     pop(0, 0, 1, 50, 0, NULL);
     for (int i = 1; i < 3; i++) pop(i, 0, 1, HOUR, HOUR, NULL);
