@@ -139,8 +139,8 @@ static void test_one_batch_at_a_time_and_nobody_waits_in_vain(void) {
 
 /* ---- time ---- */
 
-/* One of those that wait has its turn when the batch is visible again, as it may be before they ask:
- * then the first has it at once. */
+/* One of those that wait has its turn when the batch is visible again. It may be so before they
+ * ask: then the first has it at once. */
 static void test_a_batch_is_free_when_its_time_is_over(void) {
     char counts[64];
     kit_put("W", 0, UNIQ);
