@@ -131,6 +131,15 @@ def add_tier(page: Page, s: Services) -> None:
     page.add("pystore_tier_behind_seconds", max(0, late_ms) / 1000)
     page.add("pystore_tier_strange_queues", len(counts.strange))
     page.add("pystore_tier_let_go_bytes_total", cold.let_go)
+    memory, disk = cold.reads.caches
+    if memory is not None:
+        page.add("pystore_tier_cache_misses_total", memory.misses)
+        page.add("pystore_tier_cache_fetched_bytes_total", memory.fetched)
+    for place, kept in ("memory", memory), ("disk", disk):
+        if kept is not None:
+            page.add("pystore_tier_cache_hits_total", kept.hits, place=place)
+            page.add("pystore_tier_cache_evictions_total", kept.evictions, place=place)
+            page.add("pystore_tier_cache_bytes", kept.size, place=place)
 
 
 def add_access(page: Page, s: Services) -> None:

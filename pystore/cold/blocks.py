@@ -38,7 +38,9 @@ class BlockCache:
         self._blocks: OrderedDict[tuple[str, int], Future[bytes]] = OrderedDict()
         self._pool: ThreadPoolExecutor | None = None
         self._later: set[tuple[str, range]] = set()  # what the pool will fetch
-        self.requests = 0
+        #: Requests for blocks; blocks that were found here, those that had to be fetched, and bytes
+        #: of these; blocks that gave way to others.
+        self.requests = self.hits = self.misses = self.fetched = self.evictions = 0
 
     def get(self, key: str, start: int, end: int, size: int, *, on: bool = False) -> bytes:
         """Returns bytes [start, end) of an object of `size` bytes. on: who asks reads on, so that
@@ -71,10 +73,13 @@ class BlockCache:
                     mine.append((number, block))
                 else:
                     self._blocks.move_to_end((key, number))
+                    self.hits += 1
                 found.append(block)
             self._let_go(len(numbers))
         if self._disk is not None:
             mine = [each for each in mine if not self._from_disk(self._disk, key, *each)]
+        with self._lock:
+            self.misses += len(mine)
         while mine:
             apart = (i for i in range(1, len(mine)) if mine[i][0] != mine[0][0] + i)
             count = next(apart, len(mine))
@@ -92,10 +97,12 @@ class BlockCache:
     def _let_go(self, needed: int) -> None:
         while len(self._blocks) > max(needed, self._room // BLOCK):
             self._blocks.popitem(last=False)
+            self.evictions += 1
 
     def _fetch(self, key: str, run: list[tuple[int, Future[bytes]]], size: int) -> None:
         start, end = run[0][0] * BLOCK, min(size, (run[-1][0] + 1) * BLOCK)
-        self.requests += 1
+        with self._lock:
+            self.requests += 1
         try:
             data = self._objects.get(key, start, end)
         except BaseException as failed:
@@ -108,6 +115,8 @@ class BlockCache:
             if not isinstance(failed, Exception):
                 raise
             return
+        with self._lock:
+            self.fetched += len(data)
         for i, (number, block) in enumerate(run):
             part = bytes(data[i * BLOCK : (i + 1) * BLOCK])
             block.set_result(part)
@@ -131,6 +140,13 @@ class BlockCache:
         self._later.add(run)
         done = self._pool.submit(self._blocks_of, key, numbers, size)
         done.add_done_callback(lambda _: self._later.discard(run))
+
+    @property
+    def size(self) -> int:
+        """Bytes that are kept in memory."""
+        with self._lock:
+            done = [each for each in self._blocks.values() if each.done()]
+        return sum(len(each.result()) for each in done if each.exception() is None)
 
     def forget(self, key: str) -> None:
         """Drops what is kept of an object: it looked damaged, and another answer may be right."""

@@ -33,7 +33,8 @@ class DiskBlocks:
         self._used = 0
         folder.mkdir(parents=True, exist_ok=True)
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # close() is below
-        self.hits = self.failures = 0
+        #: Blocks that were found, that gave way to others, and calls that failed.
+        self.hits = self.evictions = self.failures = 0
 
     def get(self, place: Place) -> bytes | None:
         """Returns a block, or None: it is not kept, or was wrong."""
@@ -84,7 +85,16 @@ class DiskBlocks:
             self._used += 1
             return self._used - 1
         oldest = self._once or self._often
+        self.evictions += 1
         return oldest.popitem(last=False)[1][0]
+
+    @property
+    def size(self) -> int:
+        """Bytes that are kept."""
+        with self._lock:
+            return sum(
+                size for blocks in (self._once, self._often) for _, size, _ in blocks.values()
+            )
 
     def forget(self, key: str) -> None:
         """Drops the blocks of an object."""

@@ -12,6 +12,8 @@ from popping import Popper, popping, records
 from waiting import until_async
 
 import pystore
+from broker.metrics.page import Page
+from broker.services.broker_metrics import add_tier
 from broker.services.cold.handle import TierHandle
 from broker.wire.codes import RequestCode as Code
 from broker.wire.codes import ResponseCode
@@ -118,6 +120,11 @@ async def test_pulls(made, tmp_path):
             assert got[0][1:] == wanted[0][1:]
             if not wanted[1] and not more:
                 assert got == wanted, (place, more)
+        page = Page({})
+        add_tier(page, thin.broker.services)
+        said = dict(line.rsplit(b" ", 1) for line in page.text().splitlines() if line[:1] != b"#")
+        for name in b'hits_total{place="memory"}', b"misses_total", b'bytes{place="disk"}':
+            assert float(said[b"pystore_tier_cache_" + name]) > 0
 
 
 async def answer_of(each: Popper, code, **ext):

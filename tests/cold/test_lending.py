@@ -18,6 +18,7 @@ from pystore.cold.blocks import BLOCK, BlockCache
 from pystore.cold.disk import DiskBlocks
 from pystore.cold.failures import TierDamaged
 from pystore.cold.lending import PLACES, Lender
+from pystore.cold.objects import open_objects
 from pystore.cold.push import push
 from pystore.cold.reader import ColdReader
 from pystore.cold.tier import new_tier
@@ -227,12 +228,27 @@ def test_an_object_that_is_gone_is_no_reason_to_go_on(twin: Twin, tmp_path: Path
     assert (again.status, again.next_offset) == (GetStatus.IN_TIER, 5)
 
 
+def test_blocks_are_counted_where_they_are_found(tmp_path: Path):
+    objects, whole = open_objects(tmp_path / "objects"), 5 * BLOCK
+    objects.put_new("a", bytes(whole))
+    disk = DiskBlocks(tmp_path / "disk", 4 * BLOCK, BLOCK)
+    cache = BlockCache(objects, 2 * BLOCK, disk)
+    for number in (0, 0, 1, 2, 0):
+        cache.get("a", number * BLOCK, number * BLOCK + 1, whole)
+    assert (cache.hits, cache.misses, cache.fetched) == (1, 3, 3 * BLOCK)
+    assert (cache.evictions, cache.size) == (2, 2 * BLOCK)
+    assert (disk.hits, disk.evictions, disk.size) == (1, 0, 3 * BLOCK)
+    cache.close()
+    disk.close()
+
+
 def test_blocks_on_the_disk_are_bounded_and_checked(tmp_path: Path):
     disk = DiskBlocks(tmp_path, 10 * BLOCK, BLOCK)
     assert list(tmp_path.iterdir()) == []  # nothing is left of it, whatever ends the process
     for number in range(20):
         disk.put(("object", number), bytes([number]) * 1000)
         disk.get(("object", 0))
+    assert (disk.hits, disk.evictions, disk.size) == (20, 10, 10_000)
     assert disk.get(("object", 0)) == bytes(1000)  # asked for again and again
     assert disk.get(("object", 1)) is None
     assert disk.get(("object", 19)) == b"\x13" * 1000

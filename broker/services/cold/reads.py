@@ -151,6 +151,11 @@ class ColdReads:
                 self._published.pop((topic, queue), None)
                 self._rests.pop((topic, queue), None)
 
+    @property
+    def caches(self) -> tuple[BlockCache | None, DiskBlocks | None]:
+        """Blocks in memory, None until the tier was looked at; and on the disk, None without."""
+        return self._lender.blocks if self._lender is not None else None, self._disk
+
     # ---- wants ----
 
     def _look(self) -> None:
