@@ -153,7 +153,7 @@ static void ask_pop(ps_conn *n, int64_t queue, int64_t most, const char *more, c
     kit_number(&f, "maxMsgNums", most);
     kit_number(&f, "invisibleTime", 60000);
     kit_number(&f, "pollTime", 1000);
-    kit_number(&f, "bornTime", ps_now_ms());
+    kit_number(&f, "bornTime", ps_now_ms() + CHECK_BOUND_MS); /* never late */
     kit_text(&f, "exp", "*");
     kit_text(&f, "order", "false");
     kit_replace(&f, more, value);

@@ -57,6 +57,8 @@ static ps_check_point_row open_point(const char *group, const char *topic, int64
     return r;
 }
 
+#define LONG_NS (CHECK_BOUND_MS * INT64_C(1000000)) /* a turn that no pause ends */
+
 static int bring_back(const char *target, int64_t now_ms, int64_t turn_ns, ps_revived *out) {
     ps_error e = {0};
     const ps_revive_ask ask = {.topic = "T",
@@ -122,7 +124,7 @@ static void test_copies_byte_for_byte(void) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         int64_t at = put("T", all[i].stored, (int64_t)strlen(all[i].stored), all[i].times);
         open_point("g", "T", at, 1);
-        CHECK_EQ(0, bring_back(RETRY, DUE_MS, 1000000000, &out));
+        CHECK_EQ(0, bring_back(RETRY, DUE_MS, LONG_NS, &out));
         CHECK(out.copies == 1 && out.gone == 0 && out.ended == 1 && out.damaged_queue == -1);
         check_copy(kit_queue_end(RETRY, 0) - 1, all[i].copied, (int64_t)strlen(all[i].copied),
                    all[i].times + 1);
@@ -138,7 +140,7 @@ static void test_properties_that_are_full(void) {
     full[1] = '\1';
     full[sizeof full - 1] = '\2';
     open_point("g", "T", put("T", full, sizeof full, 0), 1);
-    CHECK_EQ(0, bring_back(RETRY, DUE_MS, 1000000000, &out));
+    CHECK_EQ(0, bring_back(RETRY, DUE_MS, LONG_NS, &out));
     CHECK(out.copies == 1 && out.ended == 1);
     check_copy(kit_queue_end(RETRY, 0) - 1, full, sizeof full, 1);
 }
@@ -154,7 +156,7 @@ static void test_a_check_point_a_turn(void) {
         ps_check_point_row r = open_point("g", "T", start, EACH);
         CHECK_EQ(1, ps_core_check_point_ack(kit_core, &r.key, &r.offsets[3], 1, &end, NULL));
     }
-    CHECK_EQ(0, bring_back(RETRY, DUE_MS - 1, 1000000000, &out)); /* nothing is due */
+    CHECK_EQ(0, bring_back(RETRY, DUE_MS - 1, LONG_NS, &out)); /* nothing is due */
     CHECK(out.copies == 0 && out.ended == 0);
     for (int n = 1; n <= POINTS; n++) {
         int64_t before = ps_core_pop_end(kit_core);
@@ -197,10 +199,10 @@ static void test_what_is_gone_ends(void) {
     int64_t end = put("T", "A\1" "1\2", 4, 0) + 1, copies = kit_queue_end(RETRY, 0);
     int64_t before = ps_core_pop_end(kit_core);
     open_point("g", "T", end - 1, 3); /* of which one is there */
-    CHECK_EQ(0, bring_back(RETRY, DUE_MS, 1000000000, &out));
+    CHECK_EQ(0, bring_back(RETRY, DUE_MS, LONG_NS, &out));
     CHECK(out.copies == 1 && out.gone == 2 && out.ended == 1);
     open_point("g", "T", end - 1, 1);
-    CHECK_EQ(0, bring_back("", DUE_MS, 1000000000, &out)); /* it may not come back */
+    CHECK_EQ(0, bring_back("", DUE_MS, LONG_NS, &out)); /* it may not come back */
     CHECK(out.copies == 0 && out.gone == 1 && out.ended == 1);
     CHECK_EQ(copies + 1, kit_queue_end(RETRY, 0));
     CHECK_EQ(0, ps_core_check_point_count(kit_core));
@@ -214,13 +216,13 @@ static void test_others_end_a_turn(void) {
     put("T", "A\1" "1\2", 4, 0);
     ps_check_point_row first = open_point("g", "T", at, 1), other = open_point("h", "T", at, 1);
     ps_check_point_row last = open_point("g", "T", at + 1, 1);
-    CHECK_EQ(0, bring_back(RETRY, DUE_MS, 1000000000, &out));
+    CHECK_EQ(0, bring_back(RETRY, DUE_MS, LONG_NS, &out));
     CHECK(out.copies == 1 && out.ended == 1);
     CHECK_EQ(0, ps_core_check_point_find(kit_core, &first.key, &first));
-    CHECK_EQ(0, bring_back(RETRY, DUE_MS, 1000000000, &out));
+    CHECK_EQ(0, bring_back(RETRY, DUE_MS, LONG_NS, &out));
     CHECK_EQ(0, out.copies);
     CHECK(ps_core_check_point_end(kit_core, &other.key, other.offsets, 1) != 0);
-    CHECK_EQ(0, bring_back(RETRY, DUE_MS, 1000000000, &out));
+    CHECK_EQ(0, bring_back(RETRY, DUE_MS, LONG_NS, &out));
     CHECK_EQ(1, out.copies);
     CHECK_EQ(0, ps_core_check_point_find(kit_core, &last.key, &last));
 }
@@ -232,13 +234,13 @@ static void test_failures(void) {
     int64_t at = put("T", "A\1" "1\2", 4, 0);
     put("T", "A\1" "1\2", 4, 0);
     ps_check_point_row r = open_point("g", "T", at, 2);
-    CHECK_EQ(PS_E_TOPIC_ILLEGAL, bring_back("not a name", DUE_MS, 1000000000, &out));
+    CHECK_EQ(PS_E_TOPIC_ILLEGAL, bring_back("not a name", DUE_MS, LONG_NS, &out));
     CHECK(out.copies == 0 && out.gone == 0 && out.ended == 0);
     CHECK_EQ(1, ps_core_check_point_find(kit_core, &r.key, &found));
     CHECK(found.acked == 0 && found.due_ms == DUE_MS + 1000);
-    CHECK_EQ(0, bring_back(RETRY, DUE_MS, 1000000000, &out));
+    CHECK_EQ(0, bring_back(RETRY, DUE_MS, LONG_NS, &out));
     CHECK_EQ(0, out.copies);
-    CHECK_EQ(0, bring_back(RETRY, DUE_MS + 1000, 1000000000, &out));
+    CHECK_EQ(0, bring_back(RETRY, DUE_MS + 1000, LONG_NS, &out));
     CHECK_EQ(2, out.copies);
     CHECK_EQ(0, ps_core_check_point_count(kit_core));
 }
@@ -249,7 +251,7 @@ static void test_a_record_that_cannot_be_put(void) {
     int64_t copies = kit_queue_end(RETRY, 0);
     open_point("g", "T", put("T", "A\1" "1\2", 4, 0), 1);
     ps_core_pop_journal(kit_core, kit_core->co_event_fd); /* as a disk that is full */
-    CHECK(bring_back(RETRY, DUE_MS, 1000000000, &out) < 0);
+    CHECK(bring_back(RETRY, DUE_MS, LONG_NS, &out) < 0);
     ps_core_pop_journal(kit_core, -1);
     CHECK(out.copies == 1 && out.ended == 1);
     CHECK_EQ(copies + 1, kit_queue_end(RETRY, 0));
