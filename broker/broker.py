@@ -343,12 +343,12 @@ class Broker(Stopping):
         of one role have in memory nothing is there in the next."""
         async with self._changing:
             self._options.take_role(elected)
-            opens_again = self._ground is None or begins_after_tier(self._options)
+            ground = None if begins_after_tier(self._options) else self._ground
             try:
-                if not self._stops and not opens_again:
+                if not self._stops and ground is not None:
                     self.services.registration.stays = True
                     await self._end_services()
-                    await self._serve(self._ground)
+                    await self._serve(ground)
                     return
             except Exception:
                 log.exception("The broker opens its store again, since it cannot change its role")

@@ -22,19 +22,17 @@ _SLOW_DOWN = (
 )
 #: Headers that are of one connection.
 _HOPS = {"connection", "transfer-encoding", "content-length", "date", "server", "keep-alive"}
-#: One in so many requests fails.
-_SELDOM = 5
 
 
 class FaultyS3(ThreadingHTTPServer):
-    """away: nobody is answered. fails: one request in _SELDOM of each sort, in each of its ways by
+    """away: nobody is answered. fails: one request in `seldom` of each sort, in each of its ways by
     turns. faults: how often each was met."""
 
     daemon_threads = True
 
-    def __init__(self, behind: str, rng: random.Random) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.behind, self.rng = urlsplit(behind).netloc, rng
+    def __init__(self, behind: str, rng: random.Random, host: str, seldom: int) -> None:
+        super().__init__((host, 0), _Handler)
+        self.behind, self.rng, self.seldom = urlsplit(behind).netloc, rng, seldom
         self.away = self.fails = False
         self.faults: Counter[str] = Counter()
         self._asked: Counter[tuple[str, ...]] = Counter()
@@ -48,7 +46,7 @@ class FaultyS3(ThreadingHTTPServer):
                 self.faults["away"] += 1
                 return "closed"
             self._asked[kinds] += self.fails
-            number, fails = divmod(self._asked[kinds], _SELDOM)
+            number, fails = divmod(self._asked[kinds], self.seldom)
             if not self.fails or fails or key in self._failed:
                 self._failed.discard(key)
                 return ""
@@ -125,9 +123,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def faulty_s3(behind: str, rng: random.Random) -> Iterator[FaultyS3]:
-    """Yields the server; it fails once that is set."""
-    server = FaultyS3(behind, rng)
+def faulty_s3(
+    behind: str, rng: random.Random, host: str = "127.0.0.1", seldom: int = 5
+) -> Iterator[FaultyS3]:
+    """Yields the server; it fails once that is set. host: an address of this one."""
+    server = FaultyS3(behind, rng, host, seldom)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:

@@ -7,6 +7,7 @@ import asyncio
 import json
 import random
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from broker.services.replication.elected_role import ElectionRecord
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
 
-__all__ = ["Client", "History", "Look", "bodies", "read_whole"]
+__all__ = ["Client", "History", "Look", "bodies", "is_of_tier", "read_whole"]
 
 _PATIENCE_S = 2.0
 _BATCH = 16
@@ -41,17 +42,21 @@ def bodies(records: bytes | memoryview) -> list[str]:
     return found
 
 
+def is_of_tier(records: bytes | memoryview) -> bool:
+    """Says whether the first record lies in the cold tier alone: its place in the log says so."""
+    return len(records) >= 36 and int.from_bytes(records[28:36], "big") >= 1 << 62
+
+
 class History:
     """A file with a line an operation."""
 
     def __init__(self, path: Path) -> None:
         self._out = path.open("w")
-        self.counts: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
 
     def note(self, op: str, call: int, *, answered: bool = True, **rest: Any) -> None:
-        self.counts[op] = self.counts.get(op, 0) + 1
-        if op == "send" and "offset" in rest:
-            self.counts["acknowledged"] = self.counts.get("acknowledged", 0) + 1
+        self.counts[op] += 1
+        self.counts["acknowledged"] += op == "send" and "offset" in rest
         line = {"op": op, "call": call, **rest} | ({"return": now_ns()} if answered else {})
         self._out.write(json.dumps(line) + "\n")
 
@@ -169,6 +174,7 @@ class Client:
         if answer is None or answer.code != 0:
             return None
         found = bodies(answer.body)
+        self._history.counts["of the tier"] += is_of_tier(answer.body)
         self._ends[queue] = max(self._ends[queue], offset + len(found))
         self._history.note("read", call, offset=offset, ids=found, broker=self._number_of(address),
                            **self._of(queue))  # fmt: skip
@@ -216,6 +222,10 @@ class Client:
         return int(answer.ext["offset"]) if answer is not None and answer.code == 0 else None
 
     # ---- requests ----
+
+    async def clean(self, address: str) -> None:
+        """Has a broker delete segments that may go."""
+        await self._ask(address, Command(RequestCode.DELETE_EXPIRED_COMMITLOG))
 
     async def make_topic(self, address: str) -> bool:
         ext = {

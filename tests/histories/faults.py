@@ -35,7 +35,8 @@ class Faults:
             (2, self.cut_controller_member), (2, self.move),
         ]  # fmt: skip
 
-    async def run(self, over: Callable[[], bool]) -> None:
+    async def run(self, over: Callable[[], bool], between: Callable[[], Awaitable[None]]) -> None:
+        """between: called between two of them."""
         weights, works = zip(*self.kinds(), strict=True)
         while not over():
             chosen = self._chance.choices(works, weights, k=self._chance.choice((1, 1, 1, 2)))
@@ -45,6 +46,7 @@ class Faults:
             )
             self._mend()
             await asyncio.sleep(self._chance.uniform(0.2, 0.6 * self._longest_s))
+            await between()
 
     async def _one(self, work: Callable[[float], Awaitable[str]], length_s: float) -> None:
         self.counts[work.__name__] += 1

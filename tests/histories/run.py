@@ -1,7 +1,7 @@
 """Runs, and what Porcupine says of their histories:
 
     python tests/histories/run.py [--controller etcd,apache] [--seconds 600] [--seed N]
-        [--clients 8] [--members java,ours,ours] [--sizes 1024-1048576]
+        [--clients 8] [--members java,ours,ours] [--sizes 1024-1048576] [--tier folder]
 
 Prints the seed, the counts of operations and faults; keeps the folder of a run that fails."""
 
@@ -63,10 +63,11 @@ def one(
     plan: str,
     make: str = "ours",
     sizes: str = "0-0",
+    tier: str = "none",
 ) -> tuple[dict[str, Any], list[str]]:
     """What happened, and what is wrong with it."""
     words = ["unshare", "-n", sys.executable, str(HERE / "driver.py"), str(folder), controller,
-             str(seconds), str(seed), str(clients), plan, make, sizes]  # fmt: skip
+             str(seconds), str(seed), str(clients), plan, make, sizes, tier]  # fmt: skip
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         return {}, [f"the run ended with {done.returncode}: {done.stderr[-6000:]}"]
@@ -89,6 +90,12 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--members", default="ours", help="ours or java: of all, or of each broker")
     parser.add_argument("--sizes", default="0-0", help="of bodies in bytes, at least and at most")
+    parser.add_argument(
+        "--tier",
+        default="none",
+        choices=("none", "folder", "s3"),
+        help="a cold tier, out of which old messages are read; s3: one that fails",
+    )
     given = parser.parse_args()
     checker, controllers = program(), given.controller.split(",")
     if checker is None:
@@ -101,7 +108,7 @@ def main() -> None:
         folder = Path(tempfile.mkdtemp(prefix="histories-"))
         seconds = given.seconds / len(controllers)
         out, wrong = one(folder, checker, controller, seconds, given.seed, given.clients, "random",
-                         given.members, given.sizes)  # fmt: skip
+                         given.members, given.sizes, given.tier)  # fmt: skip
         counts = {name: out.get(name) for name in ("history", "faults", "epochs")}
         print(json.dumps({"controller": controller, "seconds": seconds} | counts), flush=True)
         for each in wrong:

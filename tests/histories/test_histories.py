@@ -14,16 +14,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import run
 
 
-def history_of(folder: Path, controller: str, seconds: float, plan: str, seed: int) -> None:
+def history_of(
+    folder: Path, controller: str, seconds: float, plan: str, seed: int, tier: str = "none"
+) -> None:
     checker = run.program()
     if checker is None:
         pytest.skip("Go, or Porcupine as its module, is missing")
     if why := run.may_run(controller):
         pytest.skip(why)
-    out, wrong = run.one(folder, checker, controller, seconds, seed, 4, plan)
+    out, wrong = run.one(folder, checker, controller, seconds, seed, 4, plan, tier=tier)
     assert not wrong, "\n".join([*wrong, *out.get("told", [])])
     assert out["history"]["acknowledged"] > 0
     assert sum(out["faults"].values()) > 0
+    assert tier == "none" or out["history"]["of the tier"] > 0
 
 
 @pytest.mark.slow
@@ -35,6 +38,12 @@ def test_a_master_under_etcd_is_killed(tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize("controller", ["etcd", pytest.param("apache", marks=pytest.mark.java)])
 def test_faults_of_all_kinds(tmp_path: Path, controller: str, seed: int) -> None:
     history_of(tmp_path, controller, 60.0, "random", seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tier", ["folder", "s3"])
+def test_what_is_old_is_read_out_of_a_cold_tier(tmp_path: Path, tier: str, seed: int) -> None:
+    history_of(tmp_path, "etcd", 60.0, "random", seed, tier)
 
 
 @pytest.mark.long
