@@ -183,6 +183,7 @@ def grpc_of(make: str) -> Iterator[Server]:
     """Our broker's gRPC service, or Apache's proxy with its broker."""
     with grpc_work.peer_of(make) as peer:
         peer.start_broker()
+        grpc_work.until_it_takes(peer)  # a name server learns of a topic some time later
         assert peer.broker is not None
         yield Server(peer.endpoint, peer.broker.pid)
 

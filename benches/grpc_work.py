@@ -53,8 +53,6 @@ TOPICS = {
 }  # fmt: skip
 #: A group that consumes in order, and the request that makes it.
 _ORDERED, _GROUP = "bench-ordered", 200
-#: What is aimed at: times Apache's rate, part of its processor time, of its memory, seconds.
-_CPU, _MEMORY, _START_S = 2.0, 5.0, 0.5
 _STARTS, _STARTS_WITHIN_S = 5, 120.0
 
 

@@ -19,8 +19,8 @@ from typing import Any
 from benches.brokers import TOPIC as MAKE_TOPIC
 from benches.brokers import Peer, connect, frame, peer_of, send_frame
 from benches.brokers import ask as ask_by_hand
-from benches.cold import PULLED, RECEIVED
-from benches.harness import Figures, Given, Row
+from benches.cold import RECEIVED, pull
+from benches.harness import TOPIC, Figures, Given, Row
 from broker.wire import codec
 from broker.wire.codes import ResponseCode
 from broker.wire.command import Command
@@ -29,7 +29,6 @@ QUEUES, AT_ONCE, PATIENCE_S = 4, 64, 600.0
 #: Apache's writes out nothing that was two minutes old when it first looked.
 OLDEST_S = 110
 BODY = bytes(range(256)) * 4
-TOPIC = "orders"
 SETTINGS: dict[str, dict[str, object]] = {
     "ours": {"tieredUploadWaitMillis": 1000, "tieredUploadRateMax": 0},
     "5.5.0": {
@@ -54,8 +53,8 @@ class Wire:
     def __exit__(self, *_: object) -> None:
         self._sock.close()
 
-    def send(self, command: Command) -> None:
-        self._sock.sendall(codec.encode(command))
+    def send(self, data: bytes) -> None:
+        self._sock.sendall(data)
 
     def answers(self, count: int) -> list[Command]:
         found: list[Command] = []
@@ -70,22 +69,13 @@ class Wire:
         return found
 
 
-def a_send(number: int) -> Command:
+def a_send(number: int) -> bytes:
     ext = {
         "a": "makers", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(number % QUEUES), "f": "0",
         "g": str(int(time.time() * 1000)), "h": "0", "i": f"UNIQ_KEY\1{number:032X}\2", "j": "0",
         "k": "false", "m": "false", "n": "broker-a",
     }  # fmt: skip
-    return Command(310, ext, BODY, opaque=number)
-
-
-def a_pull(queue: int, offset: int) -> Command:
-    ext = {
-        "consumerGroup": "readers", "topic": TOPIC, "queueId": str(queue),
-        "queueOffset": str(offset), "maxMsgNums": str(PULLED), "sysFlag": "4",
-        "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
-    }  # fmt: skip
-    return Command(11, ext, b"", opaque=queue)
+    return codec.encode(Command(310, ext, BODY, opaque=number))
 
 
 def fill(port: int, count: int) -> dict[int, int]:
@@ -114,7 +104,7 @@ def read_all(port: int, ends: dict[int, int]) -> int:
     at, total = dict.fromkeys(ends, 0), 0
     with Wire(port) as wire:
         for queue in ends:
-            wire.send(a_pull(queue, 0))
+            wire.send(pull(queue, 0))
         while at:
             (answer,) = wire.answers(1)
             queue = answer.opaque
@@ -126,7 +116,7 @@ def read_all(port: int, ends: dict[int, int]) -> int:
             if at[queue] >= ends[queue]:
                 del at[queue]
             else:
-                wire.send(a_pull(queue, at[queue]))
+                wire.send(pull(queue, at[queue]))
     return total
 
 
