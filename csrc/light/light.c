@@ -859,7 +859,7 @@ static bool take_name(ps_light *l, const uint8_t *p) {
 /* How many queues entries of `names` leave at most. */
 static uint32_t names_left(const uint8_t *p, int64_t len) {
     int64_t n = 0;
-    for (int64_t at = 0; at + LG_NAME_HEAD <= len; at += LG_NAME_HEAD + p[at + 5])
+    for (int64_t at = 0, said; (said = lg_name_said(p + at, len - at)) > 0; at += said)
         n += (p[at + 4] == LG_NAME_NEW) - (p[at + 4] == LG_NAME_GONE);
     return n > 0 ? (uint32_t)n : 0;
 }

@@ -91,11 +91,15 @@ static inline bool lg_slot_get(const uint8_t *p, lg_slot *s) {
            be32_get(p + LG_AT_CRC) == ps_crc32(0, p, LG_AT_CRC);
 }
 
-/* The length of a whole entry of `names` at these bytes, 0: there is none. */
+/* The length that an entry of `names` at these bytes says; 0: they are not all of it. */
+static inline int64_t lg_name_said(const uint8_t *p, int64_t avail) {
+    return avail < LG_NAME_HEAD || avail < LG_NAME_HEAD + p[5] ? 0 : LG_NAME_HEAD + p[5];
+}
+
+/* The same of one that is sound, 0: there is none. */
 static inline int64_t lg_name_len(const uint8_t *p, int64_t avail) {
-    if (avail < LG_NAME_HEAD || avail < LG_NAME_HEAD + p[5]) return 0;
-    int64_t len = LG_NAME_HEAD + p[5];
-    return be32_get(p) == ps_crc32(0, p + 4, (size_t)len - 4) ? len : 0;
+    int64_t len = lg_name_said(p, avail);
+    return len > 0 && be32_get(p) == ps_crc32(0, p + 4, (size_t)len - 4) ? len : 0;
 }
 
 #endif
