@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Coroutine
-from heapq import nlargest
 from typing import Any
 
 from broker.hot.ordered import UNKNOWN
@@ -18,7 +17,7 @@ from broker.processors.durable import once_durable
 from broker.processors.refusals import always, check_hands_out, put_refusal
 from broker.services.context import Services
 from broker.services.lite.lite_topics import EXPIRATION, LiteTopics, is_lite
-from broker.services.lite.names import parts_of, queue_of, subscription_problem
+from broker.services.lite.names import parts_of, queue_of, queues_below, subscription_problem
 from broker.services.topics import READ
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
@@ -46,8 +45,6 @@ _TOGETHER = 512
 class LiteProcessor:
     def __init__(self, s: Services) -> None:
         self.s = s
-        #: Of the one question that walks over all lite topics at a time.
-        self._walking = asyncio.Lock()
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -367,19 +364,14 @@ class LiteProcessor:
         }
         return command.reply(body=mqjson.dumps(body))
 
-    @alone
-    async def parent_info(self, peer: Peer, command: Command) -> Command:
+    def parent_info(self, peer: Peer, command: Command) -> Command:
         config, lite = self._parent(command.text("topic", "")), self._lite
-        count = 0
-        async with self._walking:
-            async for _ in lite.walk(config.name):
-                count += 1
         body = {
             "topic": config.name,
             "ttl": int(config.attributes.get(EXPIRATION, "-1")),
             "groups": lite.groups_of(config.name),
             "lmqNum": lite.lights.count,
-            "liteTopicCount": count,
+            "liteTopicCount": lite.lights.below(queues_below(config.name)),
         }
         return command.reply(body=mqjson.dumps(body))
 
@@ -455,23 +447,20 @@ class LiteProcessor:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, "java.lang.IllegalArgumentException: topK is less than 1"
             )
-        lags: list[tuple[int, str]] = []
-        total = 0
-        async with self._walking:
-            async for each in lite.walk(parent):
-                offset = self.s.offsets.get(group, each.name, 0)
-                lag = each.high - offset if offset is not None else 0
-                total += max(lag, 0)
-                if lag > 0:
-                    lags.append((lag, each.name))
+        turns, registry = Pieces(), lite.registry
+        while not registry.look():  # what was put before the question counts
+            await turns.next()
+        lag = registry.lag(group)
+        named = min(most, _LISTED_MAX, lag.queues if lag is not None else 0)
         top = [
             {
                 "liteTopic": (parts_of(queue) or ("", queue))[1],
-                "lagCount": lag,
+                "lagCount": messages,
                 "earliestUnconsumedTimestamp": self._waits_since(lite, group, queue),
             }
-            for lag, queue in nlargest(min(most, _LISTED_MAX), lags)
+            async for queue, messages in registry.furthest(group, named)
         ]
+        total = lag.messages if lag is not None else 0
         body |= {"totalLagCount": total, "lagCountTopK": top, "lagTimestampTopK": []}
         return command.reply(0, _NO_REMARK, body=mqjson.dumps(body))
 

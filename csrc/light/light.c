@@ -301,6 +301,11 @@ static void order_last(ps_light *l, ps_light_queue *q, ps_ref ref) {
     q->lq_ordered = true;
 }
 
+uint32_t ps_light_below_locked(const ps_light *l, const void *family, int32_t len) {
+    ps_ref at = find_family(l, family, len);
+    return at != 0 ? ((const ps_light_family *)ps_pool_at(&l->lt_families, at))->lf_count : 0;
+}
+
 int32_t ps_light_expired_locked(ps_light *l, const void *family, int32_t len, int64_t now_ms,
                                 int64_t age_ms, uint8_t *to, int32_t room,
                                 ps_light_queue **unknown) {

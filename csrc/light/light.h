@@ -132,6 +132,8 @@ int ps_light_trim(ps_light *l, int64_t log_min, int64_t oldest_ms, ps_error *e);
 /* The queue is gone: 1; 0: there was none, or, unless before_ms is 0, something was put to it at
  * that time or later. The append lock is held. */
 int ps_light_remove(ps_light *l, const void *name, int32_t len, int64_t before_ms, ps_error *e);
+/* How many queues of this family there are. */
+uint32_t ps_light_below_locked(const ps_light *l, const void *family, int32_t len);
 /* Names of queues of this family whose last record is older than age_ms, the oldest first, each
  * after its length (a byte), as far as there is room: the bytes. -1: before that comes *unknown,
  * whose time is to be found out, and is 0 so far. */

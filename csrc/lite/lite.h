@@ -101,8 +101,9 @@ void ps_lite_hand_over(ps_core *core, const ps_lite_who *who);
  * unless before_ms is 0, something was put to it at that time or later. PS_E_DISK_FULL, PS_E_IO. */
 int ps_lite_delete(ps_core *core, const char *queue, int32_t len, const uint8_t *groups,
                    int32_t groups_len, int64_t before_ms, ps_error *error);
-/* Gives back what is over by the clock of timers, which has been shifted. */
-void ps_lite_look_now(ps_core *core);
+/* Gives back what is over by the clock of timers, and has events, and lags (tables/lags.h), know of
+ * what has been put. 0: not of all of it yet; call again, after others had their turn. */
+int ps_lite_look_now(ps_core *core);
 /* cdef end */
 
 struct ps_parked;
@@ -115,8 +116,8 @@ int ps_core_lite_ack(ps_conn *n, const ps_command *command);
 int ps_lite_resume(ps_core *c, struct ps_parked *p, ps_step *out);
 void ps_lite_unlist(struct ps_parked *p);
 void ps_lite_poll_free(struct ps_parked *p);
-/* Takes the news of the store, and what has come back. */
-void ps_lite_look(ps_core *c);
+/* Takes the news of the store, and what has come back. False: there are more news. */
+bool ps_lite_look(ps_core *c);
 /* ms until something comes back; -1: nothing is out. */
 int64_t ps_lite_due_in(const ps_core *c);
 /* Whether the store has news that nobody has taken. */

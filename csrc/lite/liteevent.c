@@ -401,19 +401,23 @@ static bool free_some_gone(ps_core *core, int64_t until_ns) {
     return true;
 }
 
-void ps_lite_look(ps_core *core) {
+bool ps_lite_look(ps_core *core) {
     const ps_lite *l = core->co_lite;
-    if (l == NULL || !l->rg_on) return;
+    if (l == NULL || !l->rg_on) return true;
     int64_t until_ns = ps_monotonic_ns() + LOOK_NS;
     bool all = free_some_gone(core, until_ns);
     all = give_back(core, until_ns) && all;
-    if (!take_news(core, until_ns) || !all) ps_eventfd_tell(core->co_event_fd); /* after others */
+    bool heard = take_news(core, until_ns);
+    if (!heard || !all) ps_eventfd_tell(core->co_event_fd); /* after others */
+    return heard;
 }
 
-void ps_lite_look_now(ps_core *core) {
+int ps_lite_look_now(ps_core *core) {
     PS_CORE_HELD(core);
-    ps_lite_look(core);
+    ps_dispatch_catch_up(core->co_store, NULL);
+    bool heard = ps_lite_look(core);
     ps_eventfd_tell(core->co_event_fd);
+    return heard;
 }
 
 int64_t ps_lite_due_in(const ps_core *core) {

@@ -14,6 +14,8 @@
 /* Serves light queues from now on. What is not in their files is read from the log first. */
 int ps_lights_begin(ps_store *store, ps_error *error);
 int64_t ps_lights_count(ps_store *store); /* -1: they are not served */
+/* Those whose names begin with `head`, "%LMQ%$TOPIC$", and have no '$' after it. */
+int64_t ps_lights_below(ps_store *store, const char *head, int32_t len);
 /* Names in records that can be no queue's, since the store was opened. */
 int64_t ps_lights_skipped(ps_store *store);
 /* 1 and the offsets that may be read, 0: no such queue. */

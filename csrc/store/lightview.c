@@ -157,6 +157,15 @@ int64_t ps_lights_count(ps_store *s) {
     return count;
 }
 
+int64_t ps_lights_below(ps_store *s, const char *head, int32_t len) {
+    if (!enter_lights(s)) return 0;
+    pthread_mutex_lock(&s->st_light.lt_lock);
+    int64_t count = ps_light_below_locked(&s->st_light, head, len);
+    pthread_mutex_unlock(&s->st_light.lt_lock);
+    ps_leave(s);
+    return count;
+}
+
 int64_t ps_lights_skipped(ps_store *s) {
     return atomic_load(&s->st_light_on) ? s->st_light.lt_skipped : 0;
 }

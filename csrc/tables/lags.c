@@ -12,7 +12,9 @@
 
 typedef struct ps_lag { /* of a group that is bound */
     ps_chain lb_chain;  /* hash of the group */
-    int64_t lb_messages, lb_queues, lb_read;
+    int64_t lb_messages;
+    ps_behind **lb_heap; /* those with messages: each has no fewer than the two it stands above */
+    int32_t lb_queues, lb_read, lb_room; /* in the heap; all; how many have room there */
     int32_t lb_group_len, lb_parent_len;
     char lb_names[]; /* group, then parent */
 } ps_lag;
@@ -41,16 +43,55 @@ static bool is_below(const ps_lag *g, ps_slice queue) {
            queue.data[head + g->lb_parent_len] == '$';
 }
 
+/* ---- the heap ---- */
+
+/* Puts it where it belongs among `count`, from a place on that is free. `owned`: each of them notes
+ * where it stands. */
+static void sift_behind(ps_behind **heap, int32_t count, int32_t at, ps_behind *b, bool owned) {
+    for (int32_t up; at > 0 && heap[up = (at - 1) / 2]->bh_messages < b->bh_messages; at = up) {
+        heap[at] = heap[up];
+        if (owned) heap[at]->bh_at = at;
+    }
+    for (int32_t down; (down = 2 * at + 1) < count; at = down) {
+        if (down + 1 < count && heap[down + 1]->bh_messages > heap[down]->bh_messages) down++;
+        if (heap[down]->bh_messages <= b->bh_messages) break;
+        heap[at] = heap[down];
+        if (owned) heap[at]->bh_at = at;
+    }
+    heap[at] = b;
+    if (owned) b->bh_at = at;
+}
+
+/* Room for one more, so that what moves later always has some. */
+static bool reserve_heap(ps_lag *g) {
+    if (g->lb_read < g->lb_room) return true;
+    int32_t room = g->lb_room == 0 ? 16 : g->lb_room <= INT32_MAX / 2 ? 2 * g->lb_room : 0;
+    ps_behind **grown = room > 0 ? realloc(g->lb_heap, (size_t)room * sizeof(ps_behind *)) : NULL;
+    if (grown == NULL) return false;
+    g->lb_heap = grown;
+    g->lb_room = room;
+    return true;
+}
+
 /* ---- counting ---- */
 
 void ps_lag_moved(ps_behind *b) {
     const ps_pair *p = b->bh_pair;
+    ps_lag *g = b->bh_lag;
     bool has_mark = p->pr_mark_count > 0 && p->pr_marks[0].mk_queue == 0;
     int64_t at = has_mark ? p->pr_marks[0].mk_offset : -1;
-    int64_t messages = at >= 0 && at < b->bh_end ? b->bh_end - at : 0;
-    b->bh_lag->lb_messages += messages - b->bh_messages;
-    b->bh_lag->lb_queues += (messages > 0) - (b->bh_messages > 0);
+    int64_t messages = at >= 0 && at < b->bh_end ? b->bh_end - at : 0, before = b->bh_messages;
+    if (messages == before) return;
+    g->lb_messages += messages - before;
     b->bh_messages = messages;
+    if (before == 0) b->bh_at = g->lb_queues++;
+    if (messages == 0) {
+        ps_behind *last = g->lb_heap[--g->lb_queues];
+        if (last == b) return;
+        last->bh_at = b->bh_at;
+        b = last;
+    }
+    sift_behind(g->lb_heap, g->lb_queues, b->bh_at, b, true);
 }
 
 static void ask_end(ps_core *c, ps_behind *b) {
@@ -63,8 +104,8 @@ void ps_lag_join(ps_core *c, ps_pair *p) {
     const ps_slice queue = queue_of(p);
     ps_lag *g = find_lag(c, p->pr_names, p->pr_group_len);
     if (g == NULL || p->pr_behind != NULL || !is_below(g, queue)) return;
-    ps_behind *b =
-        ps_chains_reserve(&c->co_tables.tc_behind) ? malloc(sizeof *b) : NULL;
+    bool room = reserve_heap(g) && ps_chains_reserve(&c->co_tables.tc_behind);
+    ps_behind *b = room ? malloc(sizeof *b) : NULL;
     if (b == NULL) return;
     *b = (ps_behind){.bh_pair = p, .bh_lag = g};
     ps_chains_add(&c->co_tables.tc_behind, b, ps_hash_of(queue.data, queue.len));
@@ -116,6 +157,7 @@ static void unbind_group(ps_core *c, ps_lag *g) {
         if (b->bh_lag == g) ps_lag_leave(c, b->bh_pair);
     }
     ps_chains_remove(&c->co_tables.tc_lags, g);
+    free(g->lb_heap);
     free(g);
 }
 
@@ -148,19 +190,66 @@ int ps_lag_bind(ps_core *c, const char *group, int32_t group_len, const char *pa
     return 0;
 }
 
+/* ---- asking ---- */
+
+static ps_lag_row row_of(const ps_lag *g) {
+    return (ps_lag_row){g->lb_names,     g->lb_names + g->lb_group_len,
+                        g->lb_group_len, g->lb_parent_len,
+                        g->lb_messages,  g->lb_queues,
+                        g->lb_read};
+}
+
 int32_t ps_lag_list(ps_core *c, ps_lag_row *rows, int32_t room) {
     PS_CORE_HELD(c);
     int32_t n = 0;
     for (ps_lag *g = NULL; (g = ps_chains_each(&c->co_tables.tc_lags, g)) != NULL; n++)
-        if (n < room)
-            rows[n] = (ps_lag_row){g->lb_names,      g->lb_names + g->lb_group_len,
-                                   g->lb_group_len,  g->lb_parent_len,
-                                   g->lb_messages,   g->lb_queues,
-                                   g->lb_read};
+        if (n < room) rows[n] = row_of(g);
     return n;
 }
 
+int32_t ps_lag_get(ps_core *c, const char *group, int32_t group_len, ps_lag_row *row) {
+    PS_CORE_HELD(c);
+    const ps_lag *g = find_lag(c, group, group_len);
+    if (g == NULL) return 0;
+    *row = row_of(g);
+    return 1;
+}
+
+/* Below what was taken stands what comes next: `next` is a heap of that. */
+static void take_top(const ps_lag *g, ps_behind **next, ps_lag_queue *rows, int32_t count) {
+    int32_t waiting = 0;
+    next[waiting++] = g->lb_heap[0];
+    for (int32_t i = 0; i < count; i++) {
+        const ps_behind *b = next[0];
+        const ps_slice queue = queue_of(b->bh_pair);
+        rows[i].messages = b->bh_messages;
+        rows[i].len = queue.len;
+        memcpy(rows[i].name, queue.data, (size_t)queue.len);
+        if (--waiting > 0) sift_behind(next, waiting, 0, next[waiting], false);
+        for (int32_t at = 2 * b->bh_at + 1; at <= 2 * b->bh_at + 2 && at < g->lb_queues; at++) {
+            sift_behind(next, waiting + 1, waiting, g->lb_heap[at], false);
+            waiting++;
+        }
+    }
+}
+
+int32_t ps_lag_top(ps_core *c, const char *group, int32_t group_len, ps_lag_queue *rows,
+                   int32_t room, ps_error *e) {
+    PS_CORE_HELD(c);
+    const ps_lag *g = find_lag(c, group, group_len);
+    int32_t count = g == NULL || room <= 0 ? 0 : room < g->lb_queues ? room : g->lb_queues;
+    if (count == 0) return 0;
+    ps_behind **next = malloc(((size_t)count + 1) * sizeof(ps_behind *));
+    if (next == NULL)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a list of lite topics");
+    take_top(g, next, rows, count);
+    free(next);
+    return count;
+}
+
 void ps_lag_free(ps_core *c) {
+    for (ps_lag *g = NULL; (g = ps_chains_each(&c->co_tables.tc_lags, g)) != NULL;)
+        free(g->lb_heap);
     ps_chains_free(&c->co_tables.tc_behind, true);
     ps_chains_free(&c->co_tables.tc_lags, true);
 }

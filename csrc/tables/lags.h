@@ -1,6 +1,7 @@
-/* How far groups are behind in the lite topics that they read: kept at each message and each
- * commit, so that nobody walks over light queues to know it. Upstream: LiteConsumerLagCalculator,
- * which walks over all offsets at each scrape. */
+/* How far groups are behind in the lite topics that they read, and in which most: kept at each
+ * message and each commit, so that nobody walks over light queues to know it. Nothing of it is
+ * stored: it follows from the ends of queues and from offsets, anew at each open. Upstream:
+ * LiteConsumerLagCalculator, which walks over all offsets at each scrape. */
 #ifndef PS_LAGS_H
 #define PS_LAGS_H
 
@@ -21,6 +22,18 @@ typedef struct ps_lag_row { /* good until the next ps_lag_bind */
 } ps_lag_row;
 /* Of all groups that are bound: how many there are; rows beyond `room` are not filled. */
 int32_t ps_lag_list(ps_core *core, ps_lag_row *rows, int32_t room);
+/* Of this group: 1; 0: it is not bound. */
+int32_t ps_lag_get(ps_core *core, const char *group, int32_t group_len, ps_lag_row *row);
+
+typedef struct ps_lag_queue {
+    int64_t messages;
+    int32_t len;
+    char name[256];
+} ps_lag_queue;
+/* Light queues in which a group is furthest behind, in descending order of messages: how many, or
+ * PS_E_NO_MEMORY. */
+int32_t ps_lag_top(ps_core *core, const char *group, int32_t group_len, ps_lag_queue *rows,
+                   int32_t room, ps_error *error);
 /* cdef end */
 
 /* What a group is behind in one light queue. */
@@ -30,6 +43,7 @@ typedef struct ps_behind {
     struct ps_lag *bh_lag;
     int64_t bh_end;      /* offset of the queue's next message, as far as it was told */
     int64_t bh_messages; /* as they are counted in bh_lag */
+    int32_t bh_at;       /* where it stands there, of those that have some */
 } ps_behind;
 
 /* A pair of a light queue was made: counted from now on when its group is bound to the topic. No

@@ -9,11 +9,12 @@
 #include "tables/lags.h"
 
 enum { STEPS = 4000, CLIENTS = 4, NAMES = 6, HOUR = 3600000 };
+enum { OTHERS = 4, ALL = NAMES + OTHERS }; /* lite topics that nobody subscribes to, and that go */
 
 static ps_conn *conns[CLIENTS];
 static bool polls[CLIENTS];
 static bool joined[CLIENTS];
-static int64_t sent[NAMES], acked[NAMES];
+static int64_t sent[ALL], acked[NAMES];
 static int answers_seen;
 
 static ps_lite_who who(int i) {
@@ -167,30 +168,89 @@ static int64_t left(void) {
 
 /* ---- how far the group is behind ---- */
 
+static int64_t lag_of(const char *group, const char *queue, int32_t len) {
+    int64_t at = ps_core_offset(kit_core, group, 1, queue, len, 0);
+    int64_t left = at < 0 ? 0 : ps_lights_end(kit_store, queue, len) - at;
+    return left > 0 ? left : 0;
+}
+
+static int more_first(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x > y ? -1 : x < y;
+}
+
+/* `most`: what a walk finds, in descending order. */
+static void check_top(const char *group, const int64_t most[ALL], int64_t queues) {
+    ps_lag_queue top[ALL];
+    ps_error e = {0};
+    int32_t room = (int32_t)check_below(ALL + 1);
+    int32_t count = ps_lag_top(kit_core, group, 1, top, room, &e);
+    CHECK_EQ(room < queues ? room : queues, count);
+    for (int32_t i = 0; i < count; i++) {
+        CHECK_EQ(most[i], top[i].messages);
+        CHECK_EQ(most[i], lag_of(group, top[i].name, top[i].len));
+        for (int32_t j = 0; j < i; j++)
+            CHECK(top[i].len != top[j].len ||
+                  memcmp(top[i].name, top[j].name, (size_t)top[i].len) != 0);
+    }
+}
+
 /* What is kept is what a walk finds. */
-static void check_lag(void) {
-    int64_t messages = 0, queues = 0;
+static void check_lag(const char *group) {
+    int64_t messages = 0, queues = 0, most[ALL];
     ps_lag_row row;
-    ps_dispatch_catch_up(kit_store, NULL);
-    ps_lite_look_now(kit_core);
-    CHECK_EQ(1, ps_lag_list(kit_core, &row, 1));
-    for (int name = 0; name < NAMES; name++) {
+    while (!ps_lite_look_now(kit_core)) {
+    }
+    for (int name = 0; name < ALL; name++) {
         char queue[32];
         int32_t len = queue_of(name, queue);
-        int64_t at = ps_core_offset(kit_core, "g", 1, queue, len, 0);
-        int64_t left = at < 0 ? 0 : ps_lights_end(kit_store, queue, len) - at;
-        messages += left;
-        queues += left > 0;
+        most[name] = lag_of(group, queue, len);
+        messages += most[name];
+        queues += most[name] > 0;
     }
+    qsort(most, ALL, sizeof *most, more_first);
+    CHECK_EQ(1, ps_lag_get(kit_core, group, 1, &row));
     CHECK_EQ(messages, row.messages);
     CHECK_EQ(queues, row.queues);
+    CHECK_EQ(2, ps_lag_list(kit_core, &row, 1));
+    check_top(group, most, queues);
+}
+
+static void check_count(void) {
+    static ps_light_row rows[2 * ALL];
+    int64_t walked = ps_lights_list(kit_store, 0, rows, 2 * ALL);
+    CHECK_EQ(walked, ps_lights_below(kit_store, "%LMQ%$L$", 8));
+    CHECK_EQ(0, ps_lights_below(kit_store, "%LMQ%$L", 7));
+}
+
+/* A group that only commits: anywhere, and also to what is not there. */
+static void move_other_group(void) {
+    char queue[32];
+    ps_error e = {0};
+    int name = (int)check_below(ALL);
+    int32_t len = queue_of(name, queue);
+    int64_t to = (int64_t)check_below((uint64_t)sent[name] + 3);
+    switch (check_below(8)) {
+    case 0:
+        ps_core_forget_offsets(kit_core, "h", 1, queue, len);
+        break;
+    case 1:
+        CHECK_EQ(0, ps_core_reset(kit_core, "h", 1, queue, len, 0, to, &e));
+        break;
+    case 2:
+        CHECK_EQ(0, ps_lag_bind(kit_core, "h", 1, "", 0, &e));
+        CHECK_EQ(0, ps_lag_bind(kit_core, "h", 1, "L", 1, &e));
+        break;
+    default:
+        CHECK(ps_core_commit(kit_core, "h", 1, queue, len, 0, to, &e) >= 0);
+    }
 }
 
 static void check_bound(const char *parent, int64_t messages) {
     ps_error e = {0};
     ps_lag_row row;
     CHECK_EQ(0, ps_lag_bind(kit_core, "g", 1, parent, (int32_t)strlen(parent), &e));
-    CHECK_EQ(*parent != 0, ps_lag_list(kit_core, &row, 1));
+    CHECK_EQ(*parent != 0, ps_lag_get(kit_core, "g", 1, &row));
     if (*parent != 0) CHECK_EQ(messages, row.messages);
 }
 
@@ -228,9 +288,22 @@ static void leave(int i) {
     joined[i] = false;
 }
 
+static void send_or_delete(int name) {
+    char queue[32];
+    ps_error e = {0};
+    int32_t len = queue_of(name, queue);
+    if (check_below(4) > 0) {
+        send_to(name);
+    } else {
+        int gone = ps_lite_delete(kit_core, queue, len, (const uint8_t *)"\1h", 2, 0, &e);
+        CHECK_EQ(sent[name] > 0, gone);
+        sent[name] = 0;
+    }
+}
+
 static void step(void) {
     int i = (int)check_below(CLIENTS), name = (int)check_below(NAMES);
-    switch (check_below(10)) {
+    switch (check_below(13)) {
     case 0:
         if (!joined[i]) join(i);
         subscribe(i, name);
@@ -249,6 +322,13 @@ static void step(void) {
     case 6:
         if (!polls[i] && joined[i]) pop(i, check_below(3) == 0 ? 0 : HOUR);
         break;
+    case 7:
+    case 8:
+        move_other_group();
+        break;
+    case 9:
+        send_or_delete(NAMES + (int)check_below(OTHERS));
+        break;
     default:
         send_to(name);
         break;
@@ -262,7 +342,9 @@ static void test_each_message_comes_once_and_in_order(void) {
     take_answers();
     for (int n = 0; n < STEPS; n++) {
         step();
-        check_lag();
+        check_lag("g");
+        check_lag("h");
+        check_count();
     }
     for (int i = 0; i < CLIENTS; i++) {
         if (!joined[i]) join(i);
@@ -293,7 +375,7 @@ static void test_names_of_one_hash_do_not_share_a_chain(void) {
 }
 
 /* Which lite topics came to a pop of the group that reads all. */
-static int pop_all(ps_conn *n, bool found[NAMES]) {
+static int pop_all(ps_conn *n, bool found[ALL]) {
     kit_frame f;
     ps_step step;
     ps_error e = {0};
@@ -325,7 +407,7 @@ static int pop_all(ps_conn *n, bool found[NAMES]) {
 
 /* Others of the group that never ask keep nothing from it. */
 static void test_who_asks_gets_what_waits_for_a_wildcard_group(void) {
-    bool found[NAMES] = {false};
+    bool found[ALL] = {false};
     ps_error e = {0};
     for (int i = 0; i < CLIENTS; i++) {
         const char *ids[CLIENTS] = {"w0", "w1", "w2", "w3"};
@@ -333,8 +415,8 @@ static void test_who_asks_gets_what_waits_for_a_wildcard_group(void) {
         CHECK(ps_lite_join(kit_core, &w, "L", 1, 100, &e) >= 0);
         CHECK(ps_lite_add_wild(kit_core, &w) >= 0);
     }
-    for (int tries = 0; tries < 2 * NAMES; tries++) pop_all(conns[0], found);
-    for (int name = 0; name < NAMES; name++) CHECK_EQ(sent[name] > 0, found[name]);
+    for (int tries = 0; tries < 2 * ALL; tries++) pop_all(conns[0], found);
+    for (int name = 0; name < ALL; name++) CHECK_EQ(sent[name] > 0, found[name]);
     kit_clear();
 }
 
@@ -448,6 +530,7 @@ int main(void) {
     kit_topic("L", 1, PS_PERM_READ | PS_PERM_WRITE, PS_SEND_HOT | PS_TOPIC_LITE);
     CHECK_EQ(0, ps_core_pop_rules(kit_core, &rules, &e));
     CHECK_EQ(0, ps_lag_bind(kit_core, "g", 1, "L", 1, &e));
+    CHECK_EQ(0, ps_lag_bind(kit_core, "h", 1, "L", 1, &e));
     CHECK_EQ(0, ps_lights_begin(kit_store, &e));
     CHECK_EQ(0, ps_lite_begin(kit_core, &e));
     for (int i = 0; i < CLIENTS; i++) conns[i] = kit_conn(i + 1);

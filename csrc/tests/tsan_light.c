@@ -70,6 +70,7 @@ static void *listen_and_read(void *none) {
                                &e);
         }
         CHECK(ps_lights_count(store) >= 0);
+        CHECK(ps_lights_below(store, HEAD, sizeof HEAD - 1) <= OLD);
     }
     return NULL;
 }
@@ -110,6 +111,7 @@ int main(void) {
     CHECK_EQ(PUTTERS * PUTS, atomic_load(&deleted));
     for (int again = 0; again < 2; again++) {
         CHECK_EQ(OLD, ps_lights_count(store));
+        CHECK_EQ(OLD, ps_lights_below(store, HEAD, sizeof HEAD - 1));
         for (int i = 0; i < OLD; i++) {
             int32_t len = snprintf(name, sizeof name, "%sold%d", HEAD, i);
             CHECK_EQ(1, ps_lights_range(store, name, len, &low, &high));

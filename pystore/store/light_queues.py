@@ -93,6 +93,11 @@ class LightQueues:
         """How many there are; -1: they are not served."""
         return int(lib.ps_lights_count(self._owner.c_handle()))
 
+    def below(self, head: str) -> int:
+        """Returns how many begin with `head`, `%LMQ%$TOPIC$`: the lite topics of a topic."""
+        raw = utf8(head, "the queues")
+        return int(lib.ps_lights_below(self._owner.c_handle(), raw, len(raw)))
+
     @property
     def skipped(self) -> int:
         """Names in records that can be no queue's, such as one with a slash, since the open."""

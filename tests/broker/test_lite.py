@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -12,15 +13,13 @@ from liting import GROUP, PARENT, lite_broker
 from popping import records
 from scrapes import scrape, value
 from snapshots import snapshot
-from waiting import BOUND_S, until_async
+from waiting import until_async
 
 from broker.processors.lite import LiteProcessor
 from broker.processors.send import SendProcessor
-from broker.remoting.client import RemotingClient
 from broker.services.lite import kept, lite_topics, registry
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
-from broker.wire.command import Command
 from pystore.errors import BadArgument
 from pystore.meta.configfiles import SubscriptionGroup
 from pystore.native import ffi
@@ -707,31 +706,75 @@ async def test_tools_are_told_of_topics_clients_and_groups(store_path):
             assert (await lt.p.ask(code, **ext)).code == wanted
 
 
-async def test_questions_that_walk_over_lite_topics_do_it_one_after_the_other(
-    store_path, monkeypatch
-):
-    """Also those of several connections: a walk over a million of them takes a second."""
-    async with lite_broker(store_path) as lt, RemotingClient() as other:
-        await lt.send("a", "0")
-        walk, running, most = lt.lite.walk, 0, 0
+async def told(lt, group):
+    """How many lite topics tools are told of, and how far the group is behind: in all, and in
+    which."""
 
-        async def counted(parent=""):
-            nonlocal running, most
-            running += 1
-            most = max(most, running)
-            async for each in walk(parent):
-                await asyncio.sleep(0.01)  # others have their turn
-                yield each
-            running -= 1
+    async def body(code, **ext):
+        answer = await lt.p.ask(code, **ext)
+        assert answer.code == 0, answer.remark
+        return mqjson.loads(bytes(answer.body))
 
-        monkeypatch.setattr(lt.lite, "walk", counted)
-        asked = [
-            client.request(lt.p.broker.address, Command(code, fields), timeout=BOUND_S)
-            for client in (lt.p.client, other)
-            for code, fields in (
-                (Code.GET_PARENT_TOPIC_INFO, {"topic": PARENT}),
-                (Code.GET_LITE_GROUP_INFO, {"group": GROUP, "topK": "5"}),
-            )
-        ]
-        assert [answer.code for answer in await asyncio.gather(*asked)] == [0] * 4
-        assert most == 1
+    count = (await body(Code.GET_PARENT_TOPIC_INFO, topic=PARENT))["liteTopicCount"]
+    said = await body(Code.GET_LITE_GROUP_INFO, group=group, topK=100)
+    first = await body(Code.GET_LITE_GROUP_INFO, group=group, topK=2)
+    lags = [each["lagCount"] for each in said["lagCountTopK"]]
+    assert lags == sorted(lags, reverse=True)
+    assert [each["lagCount"] for each in first["lagCountTopK"]] == lags[:2]
+    behind = {each["liteTopic"]: each["lagCount"] for each in said["lagCountTopK"]}
+    assert len(behind) == len(lags)
+    return count, said["totalLagCount"], behind
+
+
+async def walked(lt, group):
+    """The same, by a look at each."""
+    found = [each async for each in lt.lite.walk(PARENT)]
+    behind = {}
+    for each in found:
+        name = each.name.rpartition("$")[2]
+        offset = lt.committed(name, group)
+        if offset is not None and offset < each.high:
+            behind[name] = each.high - offset
+    return len(found), sum(behind.values()), behind
+
+
+async def go_on(lt, rng):
+    """Something that happens to a lite topic."""
+    name, offsets = f"n{rng.randrange(9)}", lt.p.broker.services.offsets
+    match rng.choice("sssssccpprdde"):
+        case "s":
+            await lt.send(name, *"012"[: rng.randrange(1, 4)])
+        case "c":
+            offsets.commit("h", f"%LMQ%$L${name}", 0, rng.randrange(5))
+        case "p":
+            answer = await lt.pop(most=rng.randrange(1, 9))
+            for _, _, said, *_ in records(answer.body):
+                at = int(said["INNER_MULTI_QUEUE_OFFSET"])
+                assert (await lt.ack(said["__LITE_TOPIC"], at, answer)).code == 0
+        case "r":
+            kind = rng.choice(["OFFSET", "TAIL_N"])
+            await lt.add(name, option={"type": kind, "value": rng.randrange(4)})
+        case "d":
+            lt.lite.delete(f"%LMQ%$L${name}", [GROUP, "h"])
+        case "e" if rng.randrange(3) == 0:
+            lt.shift(40_000 * 60_000)
+            await lt.lite.expire()
+
+
+async def test_d21_tools_are_told_what_a_walk_over_all_lite_topics_finds(store_path, rng):
+    """After sends, commits, resets, deletions and expiry, also over a restart and a rebuild."""
+    by_hand = {"minLiteTTl": 1000, "liteTtlCheckInterval": 10**9}
+    for life in range(3):
+        if life == 2:
+            shutil.rmtree(store_path / "lightqueue")
+        async with lite_broker(store_path, expiration=40_000, **by_hand) as lt:
+            lt.group("h")
+            await lt.add(*(f"n{i}" for i in range(9)))
+            assert ("n0" in (await told(lt, "h"))[2]) == (life > 0)
+            for _ in range(12):
+                for group in (GROUP, "h"):
+                    assert await told(lt, group) == await walked(lt, group)
+                for _ in range(5):
+                    await go_on(lt, rng)
+            await lt.send("n0", "last")
+            lt.p.broker.services.offsets.commit("h", "%LMQ%$L$n0", 0, 0)

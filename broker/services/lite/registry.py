@@ -247,6 +247,22 @@ class LiteRegistry:
             if count <= room:
                 return [_lag_of(rows[i]) for i in range(count)]
 
+    def lag(self, group: str) -> LiteGroupLag | None:
+        """Returns how far a group is behind; None: it is not bound."""
+        raw, row = group.encode(), ffi.new("ps_lag_row *")
+        return _lag_of(row) if lib.ps_lag_get(self._core.handle, raw, len(raw), row) else None
+
+    async def furthest(self, group: str, most: int) -> AsyncIterator[tuple[str, int]]:
+        """Yields the light queues in which a group has the most messages to read, and how many, in
+        descending order, as it is now; others have their turns meanwhile. Raises: OutOfMemory."""
+        raw, rows, turns = group.encode(), ffi.new("ps_lag_queue[]", most), Pieces()
+        count = self._check(
+            lib.ps_lag_top(self._core.handle, raw, len(raw), rows, most, self._error)
+        )
+        for i in range(count):
+            await turns.next()
+            yield _text(rows[i].name, rows[i].len), rows[i].messages
+
     # ---- events ----
 
     def give(self, group: str, queue: str) -> None:
@@ -283,6 +299,7 @@ class LiteRegistry:
             )
         )
 
-    def look(self) -> None:
-        """Looks at once for what has come back, after the clock was shifted."""
-        lib.ps_lite_look_now(self._core.handle)
+    def look(self) -> bool:
+        """Looks at once for what has come back, after the clock was shifted, and for what was put.
+        False: there is more of that."""
+        return bool(lib.ps_lite_look_now(self._core.handle))
