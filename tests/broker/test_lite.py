@@ -778,3 +778,11 @@ async def test_d21_tools_are_told_what_a_walk_over_all_lite_topics_finds(store_p
                     await go_on(lt, rng)
             await lt.send("n0", "last")
             lt.p.broker.services.offsets.commit("h", "%LMQ%$L$n0", 0, 0)
+
+
+async def test_who_is_dropped_at_a_take_over_leaves_no_connection_behind(store_path):
+    async with lite_broker(store_path) as lt:
+        await lt.add("a")
+        assert list(lt.lite._peers) == [(GROUP, "c")]
+        await lt.lite.take_over([], all_there_are=True)
+        assert lt.lite._peers == {}

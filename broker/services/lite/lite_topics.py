@@ -192,7 +192,7 @@ class LiteTopics:
             gone.discard((client.group, client.client_id))
         for who in gone if all_there_are else ():
             await turns.next()
-            self.registry.leave(*who)
+            self._leave(*who)
 
     def confirm(self) -> None:
         """Notes that the master still has the clients that were taken over: they say what they
@@ -398,8 +398,11 @@ class LiteTopics:
 
     def leave(self, client: LiteClient) -> None:
         """Forgets a client; what waited for it goes to others."""
-        self._peers.pop((client.group, client.client_id), None)
-        self.registry.leave(client.group, client.client_id)
+        self._leave(client.group, client.client_id)
+
+    def _leave(self, group: str, client_id: str) -> None:
+        self._peers.pop((group, client_id), None)
+        self.registry.leave(group, client_id)
 
     async def leave_group(self, group: str) -> None:
         """Forgets the clients of a group that is deleted, and answers their pops."""
