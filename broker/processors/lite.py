@@ -45,6 +45,8 @@ _TOGETHER = 512
 class LiteProcessor:
     def __init__(self, s: Services) -> None:
         self.s = s
+        #: Of the one list of lite topics that is made at a time: it has up to _LISTED_MAX rows.
+        self._listing = asyncio.Lock()
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -448,21 +450,22 @@ class LiteProcessor:
                 ResponseCode.SYSTEM_ERROR, "java.lang.IllegalArgumentException: topK is less than 1"
             )
         turns, registry = Pieces(), lite.registry
-        while not registry.look():  # what was put before the question counts
-            await turns.next()
-        lag = registry.lag(group)
-        named = min(most, _LISTED_MAX, lag.queues if lag is not None else 0)
-        top = [
-            {
-                "liteTopic": (parts_of(queue) or ("", queue))[1],
-                "lagCount": messages,
-                "earliestUnconsumedTimestamp": self._waits_since(lite, group, queue),
-            }
-            async for queue, messages in registry.furthest(group, named)
-        ]
-        total = lag.messages if lag is not None else 0
-        body |= {"totalLagCount": total, "lagCountTopK": top, "lagTimestampTopK": []}
-        return command.reply(0, _NO_REMARK, body=mqjson.dumps(body))
+        async with self._listing:
+            while not registry.look():  # what was put before the question counts
+                await turns.next()
+            lag = registry.lag(group)
+            named = min(most, _LISTED_MAX, lag.queues if lag is not None else 0)
+            top = [
+                {
+                    "liteTopic": (parts_of(queue) or ("", queue))[1],
+                    "lagCount": messages,
+                    "earliestUnconsumedTimestamp": self._waits_since(lite, group, queue),
+                }
+                async for queue, messages in registry.furthest(group, named)
+            ]
+            total = lag.messages if lag is not None else 0
+            body |= {"totalLagCount": total, "lagCountTopK": top, "lagTimestampTopK": []}
+            return command.reply(0, _NO_REMARK, body=mqjson.dumps(body))
 
     def _waits_since(self, lite: LiteTopics, group: str, queue: str) -> int:
         found = lite.lights.read(queue, self.s.offsets.get(group, queue, 0) or 0, 1)

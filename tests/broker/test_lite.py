@@ -13,13 +13,15 @@ from liting import GROUP, PARENT, lite_broker
 from popping import records
 from scrapes import scrape, value
 from snapshots import snapshot
-from waiting import until_async
+from waiting import BOUND_S, until_async
 
 from broker.processors.lite import LiteProcessor
 from broker.processors.send import SendProcessor
+from broker.remoting.client import RemotingClient
 from broker.services.lite import kept, lite_topics, registry
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
+from broker.wire.command import Command
 from pystore.errors import BadArgument
 from pystore.meta.configfiles import SubscriptionGroup
 from pystore.native import ffi
@@ -778,6 +780,34 @@ async def test_d21_tools_are_told_what_a_walk_over_all_lite_topics_finds(store_p
                     await go_on(lt, rng)
             await lt.send("n0", "last")
             lt.p.broker.services.offsets.commit("h", "%LMQ%$L$n0", 0, 0)
+
+
+async def test_lists_of_lite_topics_are_made_one_after_the_other(store_path, monkeypatch):
+    """Also those of several connections: each has up to 10,000 rows."""
+    async with lite_broker(store_path) as lt, RemotingClient() as other:
+        await lt.send("a", "0")
+        furthest, running, most = lt.lite.registry.furthest, 0, 0
+
+        async def counted(group, count):
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.01)  # others have their turn
+            async for each in furthest(group, count):
+                yield each
+            running -= 1
+
+        monkeypatch.setattr(lt.lite.registry, "furthest", counted)
+        asked = [
+            client.request(
+                lt.p.broker.address,
+                Command(Code.GET_LITE_GROUP_INFO, {"group": GROUP, "topK": "5"}),
+                timeout=BOUND_S,
+            )
+            for client in (lt.p.client, other)
+        ]
+        assert [answer.code for answer in await asyncio.gather(*asked)] == [0, 0]
+        assert most == 1
 
 
 async def test_who_is_dropped_at_a_take_over_leaves_no_connection_behind(store_path):
