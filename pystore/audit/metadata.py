@@ -326,9 +326,10 @@ def _merged(file: _Offsets, newer: _Offsets) -> _Offsets:
 
 
 def check_offsets(
-    layout: Layout, beside: Beside, ends: dict[tuple[str, int], int], live: bool
+    layout: Layout, beside: Beside, ends: dict[tuple[str, int], int], pending: int, live: bool
 ) -> None:
-    """Compares committed offsets with the ends of their queues."""
+    """Compares committed offsets with the ends of their queues. pending: records of the log that no
+    queue has yet, and any may get."""
     if live:
         return  # it moves on while it is read
     past = []
@@ -340,7 +341,11 @@ def check_offsets(
         if topic.startswith(LIGHT_PREFIX) and topic not in by_topic:
             continue  # whoever serves light queues knows where it ends, and sets the group back
         end_of = by_topic.get(topic, {}).get
-        past += [(group, topic, q, offset) for q, offset in rows.items() if offset > end_of(q, 0)]
+        past += [
+            (group, topic, q, offset)
+            for q, offset in rows.items()
+            if offset > end_of(q, 0) + pending
+        ]
     for group, topic, queue, offset in sorted(past):
         end = ends.get((topic, queue), 0)
         layout.found(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pystore import settings as _settings
-from pystore.audit.core import CoreAudit, SegmentFacts
+from pystore.audit.core import CoreAudit, Key, SegmentFacts
 from pystore.audit.delays import with_own_levels
 from pystore.audit.findings import Audit, Finding, Severity
 from pystore.audit.kinds import (
@@ -96,7 +96,8 @@ def verify(
         steps.recount(steps.differing(everywhere=deep))
     _sum_up(audit, layout, facts)
     check_checkpoint(layout, max((f.last_time for f in facts), default=-1))
-    check_offsets(layout, beside, steps.max_offsets(), live)
+    ends = _ends(audit, steps.max_offsets())
+    check_offsets(layout, beside, ends, audit.not_dispatched, live)
     indexed = bool(given["messageIndexEnable"])
     _pending(audit, layout, facts, indexed)
     _forgotten(audit, facts, deleted)
@@ -119,6 +120,15 @@ def _check_way(layout: Layout, beside: Beside) -> None:
         known = beside.topics is None or path.name in beside.topics
         if not of_topic or known or is_circle(path):
             layout.found(StrayFileFinding, path, why=StrayReason.IN_A_QUEUES_PLACE)
+
+
+def _ends(audit: Audit, ends: dict[Key, int]) -> dict[Key, int]:
+    """Returns where queues end once they have what they lack of the log's records."""
+    for f in audit.findings:
+        if isinstance(f, MissingUnitsFinding) and f.topic is not None and f.queue is not None:
+            key = f.topic, f.queue
+            ends[key] = max(ends.get(key, 0), f.end or 0)
+    return ends
 
 
 def _state(root: Path, held: bool) -> str:

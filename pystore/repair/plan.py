@@ -344,7 +344,7 @@ def make_plan(layout: Layout, audit: Audit) -> list[Action]:
     `abort` belongs."""
     refuse_unclear(audit)
     _refuse_wide_gap(layout, audit)
-    actions = _configs(layout, audit) + _segments(layout, audit) + set_back_offsets(layout, audit)
+    actions = _configs(layout, audit) + _segments(layout, audit)
     names = []
     if any(isinstance(f, _QUEUES) for f in audit.findings):
         names.append("consumequeue")
@@ -356,6 +356,6 @@ def make_plan(layout: Layout, audit: Audit) -> list[Action]:
                               {"names": names}))  # fmt: skip
     if any(isinstance(f, LightMissingFinding | LightUnitsFinding) for f in audit.findings):
         actions += set_lights_aside(layout)
-    if "consumequeue" not in names:  # else the queues decide anew which ones are delivered
-        actions += keep_rivals(layout, audit)
+    if "consumequeue" not in names:  # else the new queues say where they end, and whom they deliver
+        actions += set_back_offsets(layout, audit) + keep_rivals(layout, audit)
     return actions

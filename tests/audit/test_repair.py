@@ -32,6 +32,7 @@ from pystore.audit.kinds import SameOffsetFinding
 from pystore.cli import main
 from pystore.cli.repair import _options
 from pystore.errors import MissingSegment, StrayFile
+from pystore.meta.configfiles import SECTIONS
 from pystore.repair import Repair, plan, rebuild, repair, salvage, undo
 from pystore.repair.journal import Journal
 
@@ -394,6 +395,25 @@ def test_an_offset_past_the_end_is_mended_in_the_database_too(tmp_path: Path):
     assert verify(tmp_path / "s").findings == []
 
 
+@pytest.mark.parametrize("store", ["killed", "normal-exit"])
+@pytest.mark.parametrize("gone", [True, False], ids=["gone", "empty"])
+def test_groups_keep_their_offsets_when_queues_are_mended(
+    golden: Callable[[str], Path], store: str, gone: bool
+):
+    """How far damaged queues go says nothing of where they end: the log does."""
+    root = golden(store)
+    offsets = root / "config/consumerOffset.json"
+    before = SECTIONS["offsets"].loads(offsets.read_bytes()).rows
+    assert sum(offset > 0 for rows in before.values() for offset in rows.values()) > 9
+    for file in (root / "consumequeue").rglob("0" * 20):
+        file.unlink() if gone else os.truncate(file, 0)
+    assert "offset-past-end" not in verify(root).counts()
+    done = repair(root)
+    assert done.after is not None
+    assert done.after.sound, done.after.findings
+    assert SECTIONS["offsets"].loads(offsets.read_bytes()).rows == before
+
+
 def test_an_offset_that_is_past_the_end_of_the_mended_queue_is_set_back(tmp_path: Path):
     """Only the repair shows where the queue ends: one repair is enough, and one undo."""
     root = tmp_path / "store"
@@ -408,7 +428,7 @@ def test_an_offset_that_is_past_the_end_of_the_mended_queue_is_set_back(tmp_path
     done = repair(root)
     assert done.after is not None
     assert done.after.sound, done.after.findings
-    assert [a.file for a in done.actions].count("config/consumerOffset.json") == 2
+    assert [a.file for a in done.actions].count("config/consumerOffset.json") == 1
     copy = Path(shutil.copytree(root, tmp_path / "copy"))
     with pystore.open(copy) as store:
         assert [store.metadata.offsets.get("group", "orders", q) for q in (0, 1)] == [8, 7]
