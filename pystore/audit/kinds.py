@@ -953,6 +953,24 @@ class ConfigJsonFinding(Finding):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigValueFinding(Finding):
+    """Numbers that no queue can have."""
+
+    about: ClassVar[Kind] = Kind(
+        "config-value",
+        Severity.WARNING,
+        "",
+        Mend.OPERATOR,
+        "{names}",
+        "numbers that no queue can have",
+        "takes an offset below 0 for none; fails on such numbers of queues",
+        "put them right while no broker runs",
+    )
+    severity: Severity = Severity.WARNING
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigBakFinding(Finding):
     """The backup of a configuration file cannot be read."""
 
@@ -1244,6 +1262,7 @@ KINDS: dict[str, Kind] = {
         LightUnitsFinding,
         CheckpointFinding,
         ConfigJsonFinding,
+        ConfigValueFinding,
         ConfigBakFinding,
         NotCheckedFinding,
         MetadataDbFinding,
@@ -1266,6 +1285,7 @@ __all__ = [
     "CheckpointFinding",
     "ConfigBakFinding",
     "ConfigJsonFinding",
+    "ConfigValueFinding",
     "DamagedRecordFinding",
     "DeletedMessagesFinding",
     "DeletedTopicFinding",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from pystore.audit.kinds import (
     CheckpointFinding,
     ConfigBakFinding,
     ConfigJsonFinding,
+    ConfigValueFinding,
     FileFault,
     KeptAsideFinding,
     MetadataDbFinding,
@@ -37,7 +38,7 @@ from pystore.format.units import NO_RECORD, UNIT, units_of
 from pystore.meta import accessfiles
 from pystore.meta._database import digest
 from pystore.meta.accessfiles import AccessRows
-from pystore.meta.configfiles import RAW_FILES, SECTIONS, check_json
+from pystore.meta.configfiles import RAW_FILES, SECTIONS, TopicConfig, check_json
 from pystore.native import lib
 
 __all__ = [
@@ -299,6 +300,7 @@ def read_beside(layout: Layout) -> Beside:
             _decoded(layout, file, config / file)
     topics: set[str] = set()
     if parts["topics"] is not None:
+        _check_queue_numbers(layout, parts["topics"].rows.values())
         topics |= set(parts["topics"].rows)
     if parts["offsets"] is not None:
         beside.offsets = dict(parts["offsets"].rows)
@@ -310,6 +312,19 @@ def read_beside(layout: Layout) -> Beside:
         beside.topics = topics
     beside.deleted = _read_tombstones(layout)
     return beside
+
+
+def _check_queue_numbers(layout: Layout, rows: Iterable[TopicConfig]) -> None:
+    """Finds topics with numbers of queues that none can have: no broker of ours serves them."""
+    odd = tuple(
+        f"{row.name} with {number} queues"
+        for row in rows
+        for number in (row.read_queue_nums, row.write_queue_nums)
+        if not 0 <= number < 1 << 16
+    )
+    if odd:
+        layout.found(ConfigValueFinding, "config/topics.json", severity=Severity.ERROR,
+                     count=len(odd), names=odd)  # fmt: skip
 
 
 def _merged(file: _Offsets, newer: _Offsets) -> _Offsets:
@@ -344,9 +359,13 @@ def check_offsets(
         past += [
             (group, topic, q, offset)
             for q, offset in rows.items()
-            if offset > end_of(q, 0) + pending
+            if not 0 <= offset <= end_of(q, 0) + pending
         ]
-    for group, topic, queue, offset in sorted(past):
+    below = tuple(f"{g} at {o} of {t}/{q}" for g, t, q, o in sorted(past) if o < 0)
+    if below:
+        layout.found(ConfigValueFinding, "config/consumerOffset.json", count=len(below),
+                     names=below)  # fmt: skip
+    for group, topic, queue, offset in sorted(p for p in past if p[3] > 0):
         end = ends.get((topic, queue), 0)
         layout.found(
             OffsetPastEndFinding, "config/consumerOffset.json", start=end, end=offset,

@@ -210,6 +210,8 @@ CASES: list[tuple[str, Callable[[Sample, Path], object], set[str]]] = [
 WARNINGS: list[tuple[str, Callable[[Sample, Path], object], str]] = [
     ("unit tags", in_file(QUEUE, 119, b"\x01"), "unit-tags"),
     ("checkpoint gone", lambda s, r: (r / "checkpoint").unlink(), "checkpoint"),
+    ("offset below zero", lambda s, r: (r / "config/consumerOffset.json").write_text(
+        '{"offsetTable":{"orders@group":{0:-5}}}'), "config-value"),
     ("checkpoint ahead", in_file("checkpoint", 0, b"\x7f"), "checkpoint"),
     ("garbage at the end",
      lambda s, r: poke(r / f"commitlog/{2 * SEGMENT:020d}", SEGMENT - 9, b"x"), "torn-tail"),

@@ -38,6 +38,14 @@ def test_what_hides_nothing_is_a_warning(
     assert audit.findings[0].severity is Severity.WARNING
 
 
+def test_a_topic_of_impossible_queues_is_named(sample: Sample, copy: Path):
+    """No broker serves it, and no repair knows how many it had."""
+    topics = '{"topicConfigTable":{"orders":{"topicName":"orders","writeQueueNums":99999}}}'
+    (copy / "config/topics.json").write_text(topics)
+    (found,) = verify(copy).errors
+    assert (found.kind, found.names) == ("config-value", ("orders with 99999 queues",))
+
+
 def test_one_damaged_record_costs_one_record(sample: Sample, copy: Path):
     whole = verify(sample.root).records
     in_record(4, b"\0")(sample, copy)
