@@ -185,7 +185,7 @@ crash-cold: build ## a broker that writes to its cold tier, killed 200 times; th
 twin-cold: build ## a broker with a cold tier beside one that keeps everything: 100,000 requests, PS_COLD_TWINS
 	@PS_COLD_TWINS=$${PS_COLD_TWINS:-100000} $(PY) -m pytest tests/cold/test_twins.py -q -s $(HOURS)
 
-year-cold: build ## a year of a cold tier of quiet topics, on a clock that is moved, and its bill; ARGS="--topics 20 --puts-an-hour 4"
+year-cold: build ## a year of a cold tier of quiet topics, on a clock that is moved, and its bill; ARGS=--write: tables of docs/cold.md
 	@$(PY) -m benches.tier_year $(ARGS)
 
 crash-timers: build ## timers that are put, delivered and recalled by a process that is killed 200 times

@@ -2,18 +2,25 @@
 over an object store in memory that counts, on a clock that is moved.
 
     python -m benches.tier_year [--topics 10000] [--days 365] [--puts-an-hour 1000]
-        [--put-price 5] [--get-price 0.4] [--storage-price 0.023]
+        [--put-price 5] [--get-price 0.4] [--storage-price 0.023] [--write]
 
 Prices: dollars for a million PUTs or LISTs, for a million GETs, for a GB a month. A topic has one
 queue and a message each time that it has its turn. With a tenth of the topics and of the PUTs an
 hour each queue fares the same, in a tenth of the time.
+
+--write simulates a year of few queues, and makes tier_year.json and the tables of docs/cold.md of
+it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import random
 import shutil
+import subprocess
+import sys
 from bisect import bisect_right, insort
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
@@ -23,7 +30,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pystore
-from benches.harness import fresh
+from benches.harness import ROOT, fresh
 from broker.services.cold import behind, cold, handle, uploads
 from broker.services.cold.cold import Cold
 from broker.services.cold.pace import PutBudget
@@ -37,7 +44,21 @@ from pystore.cold.places import MANIFESTS
 from pystore.cold.reader import ColdReader
 from pystore.cold.tier import Tier
 
-__all__ = ["CountedObjects", "Year", "costs_of", "of_one_queue", "simulate"]
+__all__ = [
+    "FIGURES",
+    "CountedObjects",
+    "Year",
+    "costs_of",
+    "figures_of",
+    "of_one_queue",
+    "simulate",
+]
+
+FIGURES = ROOT / "benches" / "tier_year.json"
+#: Queues and PUTs an hour of the year in the manual: each queue has its turn every 20 hours.
+FEW = 20, 4
+#: Segments of a queue in a year, and of a manifest.
+QUEUES = (365, 1), (65_700, 8)
 
 NAMES = "c1", "broker-a"
 _HOUR_S, _DAY_S = 3600.0, 86_400.0
@@ -197,7 +218,7 @@ def simulate(topics: int, days: int, puts_an_hour: int) -> Year:
     """Returns what became of the tier of one broker."""
     clock = MovedClock()
     objects = CountedObjects(clock)
-    path = fresh("tier-year")
+    path = fresh(f"tier-year-{os.getpid()}")  # tests run side by side
     modules = uploads, behind, cold, handle, objects_module
     patches = [patch.object(module, "time", clock) for module in modules]
     for each in patches:
@@ -283,6 +304,42 @@ def of_one_queue(segments: int, a_manifest: int) -> tuple[int, int, int]:
     return puts, written, largest
 
 
+def figures_of(year: Year, puts_an_hour: int) -> dict[str, Any]:
+    """Returns what is kept of a simulation."""
+    count = len(year.days)
+    return {
+        "topics": year.topics, "puts an hour": puts_an_hour,
+        "most in an hour": year.most_in_an_hour, "largest manifest": year.largest_manifest,
+        "restart gets": year.restart_gets, "query gets": year.query_gets,
+        "query segments": year.query_segments,
+        "days": [_figures_of_day(number, year.days[number - 1])
+                 for number in sorted({1, count // 4, count} - {0})],
+    }  # fmt: skip
+
+
+def _figures_of_day(number: int, day: Day) -> dict[str, int]:
+    return {
+        "day": number, "puts": sum(day.counts.puts.values()),
+        "written": day.counts.bytes_put["manifest"] + day.counts.bytes_put["page"],
+        "lists": day.counts.lists, "objects": day.objects, "kept": day.size,
+    }  # fmt: skip
+
+
+def _write(given: argparse.Namespace) -> None:
+    """Simulates, and makes the figures and the tables of them."""
+    names = "puts", "written", "largest"
+    figures = {
+        "put price": given.put_price,
+        "queues": [
+            {"segments": queue[0], **dict(zip(names, of_one_queue(*queue), strict=True))}
+            for queue in QUEUES
+        ],
+        "year": figures_of(simulate(FEW[0], 365, FEW[1]), FEW[1]),
+    }
+    FIGURES.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    subprocess.run([sys.executable, ROOT / "tools" / "gen_cold_costs.py"], check=True)
+
+
 def _show(year: Year, given: argparse.Namespace) -> None:
     print("| day | PUTs | manifests and pages written | GETs | LISTs | objects | kept | a day |")
     print("|---|---|---|---|---|---|---|---|")
@@ -312,8 +369,12 @@ def main() -> None:
     asked.add_argument("--put-price", type=float, default=5.0)
     asked.add_argument("--get-price", type=float, default=0.4)
     asked.add_argument("--storage-price", type=float, default=0.023)
+    asked.add_argument("--write", action="store_true", help="make the tables of docs/cold.md")
     given = asked.parse_args()
-    for segments, a_manifest in (365, 1), (65_700, 8):
+    if given.write:
+        _write(given)
+        return
+    for segments, a_manifest in QUEUES:
         puts, written, largest = of_one_queue(segments, a_manifest)
         print(
             f"a queue of {segments:,} segments a year, {a_manifest} a manifest: {puts:,} PUTs,"

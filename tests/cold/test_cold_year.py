@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from benches.tier_year import Year, simulate
+from benches.tier_year import FEW, FIGURES, Year, figures_of, simulate
 from pystore.cold import tier
 
 PUTS = 30
@@ -36,6 +38,15 @@ def test_looks_fetch_what_is_new_alone(year: Year):
     pages = sum(day.counts.puts["page"] for day in year.days)
     # Each turn takes its manifest, and once a day the collector takes all, with their pages.
     assert second.gets <= second.puts["manifest"] + year.topics + pages
+
+
+def test_the_figures_of_the_manual_are_those_of_the_simulation():
+    """Of its first day; `make year-cold ARGS=--write` makes them again."""
+    said = json.loads(FIGURES.read_bytes())["year"]["days"][0]
+    made = figures_of(simulate(FEW[0], 1, FEW[1]), FEW[1])["days"][0]
+    for name in "puts", "lists", "objects":
+        assert made[name] == pytest.approx(said[name], abs=2), name
+    assert made["written"] == pytest.approx(said["written"], rel=0.05)
 
 
 def test_a_restart_takes_each_manifest_once(year: Year):

@@ -253,6 +253,7 @@ def test_no_tabs_or_trailing_spaces_in_code():
         "gen_findings.py",
         "gen_cli_doc.py",
         "gen_codes.py",
+        "gen_cold_costs.py",
         "gen_logs.py",
         "gen_metrics.py",
         "gen_board.py",
