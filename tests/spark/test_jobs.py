@@ -472,6 +472,7 @@ main(["spark", "rebuild", *sys.argv[1:]])
 """
 
 
+@pytest.mark.long  # of one process: tests/audit/test_repair.py
 def test_a_rebuild_that_was_killed_is_finished_by_the_next_one(run_job, make, tmp_path):
     path = make({"t": [30, 20]})
     want = derived(path)

@@ -1,8 +1,14 @@
-"""The documents of Spark do what they say: every block of each page runs, in the shared session."""
+"""The documents of Spark do what they say: every block of each page runs, in the shared session.
+
+That of the jobs is a dozen of them one after the other: `make test-cluster` runs it. Each job is in
+test_jobs.py, and here its line on the page is taken as it stands.
+"""
 
 from __future__ import annotations
 
+import ast
 import os
+import shlex
 import shutil
 import sys
 import warnings
@@ -12,11 +18,13 @@ from typing import Any
 
 import pytest
 
-from tests.docs.run_page import run_page
+from pystore.cli import main
+from spark_ext.jobs.frame import Job
+from tests.docs.run_page import Block, blocks_of, run_page
+from tests.spark.test_job_faults import JOBS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+JOBS_PAGE = DOCS / "spark-jobs.md"
 
 
 @pytest.fixture
@@ -44,7 +52,13 @@ def own_settings(spark: Any) -> Iterator[None]:
             spark.conf.set(name, before[name])
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("spark*.md")), ids=lambda page: page.name)
+def _page(path: Path) -> Any:
+    return pytest.param(path, id=path.name, marks=[pytest.mark.long] * (path == JOBS_PAGE))
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [_page(path) for path in sorted(DOCS.glob("spark*.md"))])
 def test_its_blocks_run(
     page: Path, work: Path, own_settings: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,3 +68,33 @@ def test_its_blocks_run(
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # as in an interpreter
         run_page(page)
+
+
+class Begun(BaseException):
+    """A job has all its arguments and would begin."""
+
+
+def _lines(block: Block) -> list[list[str]]:
+    """The arguments of each `pystore` of a block, in a shell or by main()."""
+    if block.language == "console":
+        words = [shlex.split(line) for line in block.text.splitlines()]
+        return [line[2:] for line in words if line[:2] == ["$", "pystore"]]
+    return [
+        ast.literal_eval(call.args[0])
+        for call in ast.walk(ast.parse(block.text))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "main"
+    ]
+
+
+def test_the_line_of_each_job_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin(job: Job, session: Any, name: str, *_: object) -> None:
+        raise Begun(name)
+
+    monkeypatch.setattr(Job, "__init__", begin)
+    begun = []
+    for block in blocks_of(JOBS_PAGE):
+        for line in _lines(block) if block.runs else ():
+            with pytest.raises(Begun) as job:
+                main(line)
+            begun.append(str(job.value))
+    assert {*begun} == {*JOBS}
