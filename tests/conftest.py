@@ -99,17 +99,27 @@ sys.path.append(str(HERE / "broker"))
 # ---- what tests before have caused ----
 
 
+#: Loggers of lines that are written once a minute, by how many modules there were.
+_quiet: dict[int, list[Any]] = {}
+
+
 @pytest.fixture(autouse=True)
 def every_line_is_written() -> None:
     """Lines of the log that are written once a minute: a test before has not used them up."""
     limited = sys.modules.get("broker.loop.rate_limited_log")
     if limited is None:
         return
-    for name, module in list(sys.modules.items()):
-        if name.startswith("broker."):
-            for each in (getattr(module, "quiet", None), getattr(module, "_quiet", None)):
-                if isinstance(each, limited.RateLimitedLogger):
-                    each._kinds.clear()
+    if (count := len(sys.modules)) not in _quiet:  # else nothing was loaded since the test before
+        _quiet.clear()
+        _quiet[count] = [
+            each
+            for name, module in list(sys.modules.items())
+            if name.startswith("broker.")
+            for each in (getattr(module, "quiet", None), getattr(module, "_quiet", None))
+            if isinstance(each, limited.RateLimitedLogger)
+        ]
+    for each in _quiet[count]:
+        each._kinds.clear()
 
 
 # ---- the order of tests, and who runs them ----
