@@ -304,8 +304,7 @@ async def test_changed_topic_is_registered_alone(tmp_path, small):
 
 
 async def test_name_server_that_comes_later_or_again_gets_everything(tmp_path, small):
-    async with NameServer(listenPort=0) as probe:
-        port = probe.port
+    port = free_port()
     settings = small | {"namesrvAddr": f"127.0.0.1:{port}"}
     async with Broker(tmp_path / "store", listenPort=0, **settings) as broker:
         for _ in range(2):

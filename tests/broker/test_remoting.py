@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 from loops import Wire, listening, run, serving, until
+from ports import free_port
 from waiting import BOUND_S, settled_async
 
 from broker.loop import turns
@@ -460,13 +461,14 @@ async def test_a_server_that_is_silent_is_left_and_connected_anew():
         with contextlib.suppress(ConnectionError):
             await reader.read()
 
+    port = free_port()
     async with RemotingClient() as client:
-        async with listening(swallow) as at:
+        async with listening(swallow, port=port) as at:
             first = await client.connection(at)
             with pytest.raises(TimeoutError):
                 await client.request(at, Command(ECHO), 0.1)
             assert not first.open
-        async with serving(HANDLERS, port=int(at.rpartition(":")[2])):
+        async with serving(HANDLERS, port=port):
             assert (await client.request(at, Command(ECHO))).code == 0
             assert await client.connection(at) is not first
 

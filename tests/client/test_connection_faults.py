@@ -13,6 +13,7 @@ import time
 
 import pytest
 from loops import until
+from ports import free_port
 from waiting import BOUND_S
 
 from broker import AsyncConsumer, AsyncProducer, Broker, Message, NameServer, Producer
@@ -159,8 +160,8 @@ async def test_what_is_acknowledged_survives_cut_connections(tmp_path, small):
 def test_clients_outlive_their_name_server(tmp_path, small):
     settings = small | {"listenPort": 0, "drain_s": 0.0}
     with contextlib.ExitStack() as undo:
-        first = undo.enter_context(contextlib.ExitStack())
-        address = first.enter_context(NameServer.in_thread(listenPort=0)).address
+        first, port = undo.enter_context(contextlib.ExitStack()), free_port()
+        address = first.enter_context(NameServer.in_thread(listenPort=port)).address
         broker = Broker(tmp_path / "store", namesrvAddr=address, **settings)
         undo.enter_context(broker).create_topic("orders")
         options = {"route_poll_s": 0.1, "request_timeout_s": BOUND_S}
@@ -172,7 +173,6 @@ def test_clients_outlive_their_name_server(tmp_path, small):
         for _ in range(5):
             time.sleep(0.1)
             producer.send(Message("orders", b"x"))
-        port = int(address.rpartition(":")[2])
         undo.enter_context(NameServer.in_thread(listenPort=port))
         with pytest.raises(NoRoute):  # it is reached, and knows no topics yet
             producer.queues("of-another-topic")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from loops import run, until
+from ports import free_port
 from waiting import BOUND_S
 from waiting import until as wait_until
 
@@ -289,9 +290,9 @@ async def test_a_broker_that_comes_back_is_found_again(tmp_path):
     async with names:
         options = {"namesrvAddr": names.namesrv_address, "brokerName": "b", "drain_s": 0.1}
         options |= settings
-        broker = Broker(tmp_path / "s", listenPort=0, brokerClusterName="x", **options)
+        port = free_port()
+        broker = Broker(tmp_path / "s", listenPort=port, brokerClusterName="x", **options)
         await broker.start()
-        port = broker.port
         sent, seen = set(), set()
 
         async def handle(message):

@@ -12,7 +12,7 @@ from datetime import timedelta
 import lz4.frame
 import pytest
 from consuming import calls_of_python, codes, handle_of, serving
-from waiting import until_async
+from waiting import BOUND_S, until_async
 
 from broker import Message
 from broker.grpc.receipts import Receipt
@@ -396,11 +396,13 @@ async def test_auto_renewed_messages_stay_with_their_client_until_it_leaves(stor
 
 async def test_two_hundred_clients_that_wait_are_not_asked_for_again_and_again(store_path):
     """One try each, until there is something."""
-    async with serving(store_path, reviveQueueNum=900) as raw:
+    patient = {"grpcClientConsumerMaxLongPollingTimeoutMillis": int(BOUND_S * 1000)}
+    async with serving(store_path, proxy=patient, reviveQueueNum=900) as raw:
         raw.put("first")
         before = Receipt.parse(handle_of((await raw.take())[0])).handle
         held = [
-            asyncio.ensure_future(raw.receive(poll=20, batch=1, timeout=60.0)) for _ in range(200)
+            asyncio.ensure_future(raw.receive(poll=BOUND_S, batch=1, timeout=2 * BOUND_S))
+            for _ in range(200)
         ]
         await until_async(lambda: raw.broker.services.pop.waiting() == 200)
         await asyncio.sleep(1)
