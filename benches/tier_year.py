@@ -8,8 +8,8 @@ Prices: dollars for a million PUTs or LISTs, for a million GETs, for a GB a mont
 queue and a message each time that it has its turn. With a tenth of the topics and of the PUTs an
 hour each queue fares the same, in a tenth of the time.
 
---write simulates a year of few queues, and makes tier_year.json and the tables of docs/cold.md of
-it.
+--write simulates a year of few queues and the first day of 10,000, and makes tier_year.json and the
+tables of docs/cold.md of them.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ __all__ = [
 ]
 
 FIGURES = ROOT / "benches" / "tier_year.json"
-#: Queues and PUTs an hour of the year in the manual: each queue has its turn every 20 hours.
-FEW = 20, 4
+#: Queues and PUTs an hour of the year in the manual, and of the day: each queue has its turn every
+#: 20 hours.
+FEW, WHOLE = (20, 4), (10_000, 1000)
 #: Segments of a queue in a year, and of a manifest.
 QUEUES = (365, 1), (65_700, 8)
 
@@ -335,6 +336,7 @@ def _write(given: argparse.Namespace) -> None:
             for queue in QUEUES
         ],
         "year": figures_of(simulate(FEW[0], 365, FEW[1]), FEW[1]),
+        "whole": figures_of(simulate(WHOLE[0], 1, WHOLE[1]), WHOLE[1]),
     }
     FIGURES.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     subprocess.run([sys.executable, ROOT / "tools" / "gen_cold_costs.py"], check=True)

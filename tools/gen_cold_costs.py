@@ -62,10 +62,28 @@ def of_days(year: dict[str, Any]) -> list[str]:
     ]
 
 
+def of_scale(figures: dict[str, Any]) -> list[str]:
+    """Returns the first day of all queues beside that of the few, as many times over."""
+    few, whole = figures["year"], figures["whole"]
+    times = whole["topics"] // few["topics"]
+    first, day = few["days"][0], whole["days"][0]
+    lines = [f"| the first day | {whole['topics']:,} queues, simulated |"
+             f" {few['topics']} queues, times {times} |", "|---|---|---|"]  # fmt: skip
+    for name in "puts", "objects":
+        title = "PUTs" if name == "puts" else name
+        lines.append(f"| {title} | {day[name]:,} | {first[name] * times:,} |")
+    for name, title in (("written", "manifests and pages, written"), ("kept", "kept")):
+        lines.append(f"| {title} | {size(day[name])} | {size(first[name] * times)} |")
+    lines.append(f"| LISTs | {day['lists']:,} | |")
+    lines.append(f"| PUTs in an hour, at most | {whole['most in an hour']:,} | |")
+    return lines
+
+
 def main() -> int:
     figures = json.loads(FIGURES.read_text(encoding="utf-8"))
     tables = {
         "cost of a queue": of_queues(figures), "cost of a year": of_days(figures["year"]),
+        "cost of a day": of_scale(figures),
     }  # fmt: skip
     page = generated.with_tables(PAGE, tables)
     return generated.main({PAGE: page}, __doc__, sys.argv[1:])
