@@ -87,7 +87,10 @@ static int write_all(ps_light *l, int fd, const uint8_t *from, int64_t len, int6
 /* What it means comes to the files before what uses it. */
 static int flush_names(ps_light *l, ps_error *e) {
     if (l->lt_readonly || l->lt_names_ahead == 0) return 0;
-    if (l->lt_names_fd < 0 && open_file(l, -1, &l->lt_names_fd, e) < 0) return e->code;
+    if (l->lt_names_fd < 0) {
+        if (open_file(l, -1, &l->lt_names_fd, e) < 0) return e->code;
+        l->lt_is_made = true;
+    }
     int code = write_all(l, l->lt_names_fd, l->lt_names, l->lt_names_ahead, l->lt_names_len, -1, e);
     if (code < 0) return code;
     l->lt_names_len += l->lt_names_ahead;
@@ -108,6 +111,7 @@ static int flush_slots(ps_light *l, ps_error *e) {
             if (l->lt_old_fd >= 0 && l->lt_old_base == base) close_file(l, &l->lt_old_fd);
             if ((code = open_file(l, base, &l->lt_fd, e)) < 0) break;
             l->lt_fd_base = base;
+            l->lt_is_made = true;
         }
         code = write_all(l, l->lt_fd, l->lt_ahead + (int64_t)done * PS_LIGHT_SLOT,
                          n * PS_LIGHT_SLOT, into * PS_LIGHT_SLOT, base, e);
@@ -672,18 +676,36 @@ static int sync_file(ps_light *l, int64_t base, ps_error *e) {
     return code;
 }
 
+/* Without its names a file is gone. */
+static int sync_folders(ps_light *l, ps_error *e) {
+    char path[PATH_MAX];
+    int code = ps_path_in(path, l->lt_root, PS_LIGHT_FOLDER, e);
+    if (code == 0) code = ps_sync_folder(l->lt_io, path, e);
+    return code == 0 ? ps_sync_folder(l->lt_io, l->lt_root, e) : code;
+}
+
 int ps_light_flush(ps_light *l, bool sync, ps_error *e) {
     int code = sync ? tidy_names(l, e) : 0;
     pthread_mutex_lock(&l->lt_lock);
     if (code == 0) code = flush_slots(l, e);
     int64_t names = l->lt_names_len, slots = l->lt_written;
+    bool made = l->lt_is_made;
+    if (sync && code == 0) l->lt_is_made = false;
     pthread_mutex_unlock(&l->lt_lock);
     if (!sync || code < 0) return code;
-    if (names > l->lt_names_synced && (code = sync_file(l, -1, e)) == 0) l->lt_names_synced = names;
+    if (made) code = sync_folders(l, e);
+    if (code == 0 && names > l->lt_names_synced && (code = sync_file(l, -1, e)) == 0)
+        l->lt_names_synced = names;
     for (int64_t base = base_of(l->lt_synced); code == 0 && base < slots;
          base += PS_LIGHT_FILE_SLOTS)
         code = sync_file(l, base, e);
-    if (code == 0) l->lt_synced = slots;
+    if (code == 0) {
+        l->lt_synced = slots;
+        return 0;
+    }
+    pthread_mutex_lock(&l->lt_lock);
+    l->lt_is_made |= made;
+    pthread_mutex_unlock(&l->lt_lock);
     return code;
 }
 
@@ -803,26 +825,39 @@ static int keep_next(ps_light *l, int64_t log_min, int64_t oldest_ms, ps_error *
     return code == 0 ? flush_names(l, e) : code;
 }
 
-static int trim_locked(ps_light *l, int64_t log_min, int64_t oldest_ms, ps_error *e) {
+/* Whether the first file is full, and all of its records are gone. */
+static bool is_first_spent(ps_light *l, int64_t log_min) {
+    int64_t next = l->lt_first + PS_LIGHT_FILE_SLOTS;
+    ps_error e;
+    lg_slot last = {0};
+    return next <= l->lt_written && read_slot(l, next - 1, &last, &e) == 0 &&
+           last.physical < log_min;
+}
+
+static int delete_first(ps_light *l, ps_error *e) {
     char path[PATH_MAX];
-    int code = keep_next(l, log_min, oldest_ms, e);
-    while (code == 0 && l->lt_first + PS_LIGHT_FILE_SLOTS <= l->lt_written) {
-        int64_t next = l->lt_first + PS_LIGHT_FILE_SLOTS;
-        lg_slot last;
-        if (read_slot(l, next - 1, &last, e) < 0 || last.physical >= log_min) break;
-        if (l->lt_old_base == l->lt_first) close_file(l, &l->lt_old_fd);
-        path_of(l, l->lt_first, path);
-        l->lt_first = next;
-        if (l->lt_io->unlink(l->lt_io, path) < 0 && errno != ENOENT)
-            code = io_failed(l, next - PS_LIGHT_FILE_SLOTS, "delete", e);
-    }
-    return code;
+    if (l->lt_old_base == l->lt_first) close_file(l, &l->lt_old_fd);
+    path_of(l, l->lt_first, path);
+    l->lt_first += PS_LIGHT_FILE_SLOTS;
+    if (l->lt_io->unlink(l->lt_io, path) == 0 || errno == ENOENT) return 0;
+    return io_failed(l, l->lt_first - PS_LIGHT_FILE_SLOTS, "delete", e);
 }
 
 int ps_light_trim(ps_light *l, int64_t log_min, int64_t oldest_ms, ps_error *e) {
+    if (l->lt_readonly) return 0;
     pthread_mutex_lock(&l->lt_lock);
-    int code = l->lt_readonly ? 0 : trim_locked(l, log_min, oldest_ms, e);
+    int code = keep_next(l, log_min, oldest_ms, e);
+    bool spent = code == 0 && is_first_spent(l, log_min);
+    int64_t names = l->lt_names_len;
     pthread_mutex_unlock(&l->lt_lock);
+    /* Once the units are gone, nothing else says where their queues go on. Puts do not wait. */
+    if (spent && (code = sync_file(l, -1, e)) == 0) l->lt_names_synced = names;
+    while (spent && code == 0) {
+        pthread_mutex_lock(&l->lt_lock);
+        spent = is_first_spent(l, log_min);
+        if (spent) code = delete_first(l, e);
+        pthread_mutex_unlock(&l->lt_lock);
+    }
     return code;
 }
 
@@ -1083,6 +1118,7 @@ int ps_light_load(ps_light *l, ps_io *io, const char *root, bool readonly, int64
     if (code == 0) code = settle_noted(l, log_min, e);
     l->lt_synced = l->lt_written;
     l->lt_names_synced = l->lt_names_len;
+    l->lt_is_made = !readonly;
     if (code == 0) code = tidy_names(l, e);
     ps_light_settle_locked(l);
     return code;

@@ -81,6 +81,7 @@ typedef struct ps_light {
     int lt_names_fd;
     int64_t lt_names_len, lt_names_dead; /* dead: bytes that say nothing of the queues of now */
     int64_t lt_synced, lt_names_synced;  /* slots, bytes of `names`: they are on the disk */
+    bool lt_is_made; /* files since the last sync, or before the open, whose folder may not be so */
     uint8_t *lt_ahead; /* slots after those written */
     int32_t lt_ahead_count, lt_ahead_room;
     uint8_t *lt_names; /* names after those written */
@@ -127,7 +128,8 @@ int ps_light_cover(ps_light *l, int64_t physical, bool now, ps_error *e);
 /* Writes what waits in memory; sync: and brings it to the disk. */
 int ps_light_flush(ps_light *l, bool sync, ps_error *e);
 /* The log begins here, with a record of this time: notes the next offset and the time of queues
- * whose last record is gone, and deletes files of which nothing is left. */
+ * whose last record is gone, and deletes files of which nothing is left, once that is on the disk.
+ * Not beside ps_light_flush. */
 int ps_light_trim(ps_light *l, int64_t log_min, int64_t oldest_ms, ps_error *e);
 /* The queue is gone: 1; 0: there was none, or, unless before_ms is 0, something was put to it at
  * that time or later. The append lock is held. */

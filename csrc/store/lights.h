@@ -57,6 +57,9 @@ int32_t ps_lights_list(ps_store *store, uint32_t from, ps_light_row *out, int32_
  * there is room: the bytes. */
 int32_t ps_lights_expired(ps_store *store, const char *head, int32_t len, int64_t now_ms,
                           int64_t age_ms, uint8_t *to, int32_t room);
+/* For who holds a lock while deleting: writes much of what waits for that, so that none of the next
+ * hundred deletions has to. */
+int ps_lights_make_room(ps_store *store, ps_error *error);
 /* 1: the queue is gone; 0: there was none, or, unless before_ms is 0, something was put to it at
  * that time or later. */
 int32_t ps_lights_delete(ps_store *store, const char *name, int32_t len, int64_t before_ms,
@@ -98,6 +101,8 @@ int ps_lights_dispatch(ps_store *s, const ps_record *r, ps_error *e);
 int ps_lights_told(ps_store *s, ps_error *e);
 /* The same for a reader, of what the log has shown since; dispatch lock. */
 int ps_lights_follow_locked(ps_store *s, ps_error *e);
+/* What is in the files is on the disk. */
+int ps_lights_sync(ps_store *s, ps_error *e);
 /* The log begins here: what is gone from it leaves the files, too. */
 int ps_lights_trim(ps_store *s, int64_t log_min, ps_error *e);
 /* A store that followed gives out offsets from now on; append lock. */

@@ -8,6 +8,8 @@
 #include "log/commitlog.h"
 #include "store/lights.h"
 
+#define ROOM_NAMES (32 << 10) /* bytes of `names` that may wait before many queues go */
+
 /* ---- beginning ---- */
 
 /* The whole record at this place; its file is held by *mf. */
@@ -356,6 +358,17 @@ int32_t ps_lights_expired(ps_store *s, const char *head, int32_t len, int64_t no
     return used;
 }
 
+int ps_lights_make_room(ps_store *s, ps_error *e) {
+    ps_light *l = &s->st_light;
+    if (!enter_lights(s)) return 0;
+    pthread_mutex_lock(&l->lt_lock);
+    bool full = l->lt_names_ahead > ROOM_NAMES || l->lt_ahead_count > PS_LIGHT_AHEAD / 2;
+    pthread_mutex_unlock(&l->lt_lock);
+    int code = full ? ps_light_flush(l, false, e) : 0;
+    ps_leave(s);
+    return code;
+}
+
 int32_t ps_lights_delete(ps_store *s, const char *name, int32_t len, int64_t before_ms,
                          ps_error *e) {
     int64_t end;
@@ -374,8 +387,20 @@ int32_t ps_lights_delete(ps_store *s, const char *name, int32_t len, int64_t bef
     return code;
 }
 
+int ps_lights_sync(ps_store *s, ps_error *e) {
+    if (!atomic_load(&s->st_light_on)) return 0;
+    pthread_mutex_lock(&s->st_keeper.kp_lock);
+    int code = ps_light_flush(&s->st_light, true, e);
+    pthread_mutex_unlock(&s->st_keeper.kp_lock);
+    return code;
+}
+
 int ps_lights_trim(ps_store *s, int64_t log_min, ps_error *e) {
-    return ps_light_trim(&s->st_light, log_min, store_ms_of(s, log_min), e);
+    if (!atomic_load(&s->st_light_on)) return 0;
+    pthread_mutex_lock(&s->st_keeper.kp_lock);
+    int code = ps_light_trim(&s->st_light, log_min, store_ms_of(s, log_min), e);
+    pthread_mutex_unlock(&s->st_keeper.kp_lock);
+    return code;
 }
 
 /* ---- news ---- */

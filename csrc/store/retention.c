@@ -114,9 +114,8 @@ static int clean_derived(ps_store *s, bool dry_run, ps_retention_report *out, ps
         code = ps_index_delete_before(s->st_index, min, dry_run, e);
         out->index_files = code > 0 ? code : 0;
     }
-    if (code >= 0 && !dry_run && atomic_load(&s->st_light_on))
-        code = ps_lights_trim(s, min, e);
     pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
+    if (code >= 0 && !dry_run) code = ps_lights_trim(s, min, e);
     return code < 0 ? code : 0;
 }
 
@@ -131,6 +130,10 @@ int ps_retention_round(ps_store *s, int64_t now_ms, bool manual, bool immediate,
     int code = 0;
     while (out->log_files < RULE(s, rt_batch_max) &&
            may_go(s, dry_run ? out->log_files : 0, now_ms, out->why == WHY_FORCED, &size)) {
+        /* Light queues whose records are gone are in their files alone; a full disk needs room. */
+        if (!dry_run && out->log_files == 0 && (code = ps_lights_sync(s, e)) < 0 &&
+            code != PS_E_DISK_FULL)
+            return code;
         if (!dry_run && (code = ps_log_delete(&s->st_log, 0, e)) < 0) return code;
         out->log_files++;
         out->bytes += size;

@@ -456,6 +456,63 @@ static void test_queues_expire_whose_records_have_left_the_log(void) {
     free(root);
 }
 
+/* ---- a power failure ---- */
+
+/* `names` as the disk has it: what was there at its last sync. */
+typedef struct volatile_io {
+    ps_io io; /* first */
+    uint8_t names[4096];
+    int64_t len;
+    int32_t deleted; /* files of units */
+} volatile_io;
+
+static char names_path[PATH_MAX];
+
+static int volatile_fdatasync(ps_io *io, int fd) {
+    volatile_io *v = (volatile_io *)io;
+    struct stat synced, names;
+    if (fstat(fd, &synced) == 0 && stat(names_path, &names) == 0 && synced.st_ino == names.st_ino)
+        v->len = pread(fd, v->names, sizeof v->names, 0);
+    return ps_io_system()->fdatasync(io, fd);
+}
+
+static int volatile_unlink(ps_io *io, const char *path) {
+    ((volatile_io *)io)->deleted++;
+    return ps_io_system()->unlink(io, path);
+}
+
+/* Units of a file go only when the disk has where their queues go on. */
+static void test_power_fails_after_a_file_of_units_is_deleted(void) {
+    static const char name[] = "%LMQ%$parent$a";
+    char *root = check_folder();
+    volatile_io v = {.io = *ps_io_system()};
+    ps_light l;
+    ps_error e = {0};
+    v.io.fdatasync = volatile_fdatasync;
+    v.io.unlink = volatile_unlink;
+    snprintf(names_path, sizeof names_path, "%s/" PS_LIGHT_FOLDER "/names", root);
+    CHECK_EQ(0, ps_light_load(&l, &v.io, root, false, 0, 0, &e));
+    for (int64_t i = 0; i <= PS_LIGHT_FILE_SLOTS; i++) {
+        ps_light_unit u = {.offset = i, .physical = i * 100, .size = 100};
+        CHECK_EQ(1, ps_light_append(&l, name, sizeof name - 1, &u, 1000, &e));
+    }
+    CHECK_EQ(0, ps_light_flush(&l, true, &e));
+    int64_t end = (PS_LIGHT_FILE_SLOTS + 1) * 100LL;
+    CHECK_EQ(0, ps_light_trim(&l, end, 2000, &e));
+    CHECK_EQ(1, v.deleted);
+    ps_light_free(&l);
+
+    int fd = open(names_path, O_RDWR | O_TRUNC);
+    CHECK(fd >= 0 && pwrite(fd, v.names, (size_t)v.len, 0) == v.len);
+    close(fd);
+    CHECK_EQ(0, ps_light_load(&l, &v.io, root, false, end, end, &e));
+    const ps_light_queue *q = ps_light_find_locked(&l, name, sizeof name - 1);
+    CHECK(q != NULL && q->lq_max == PS_LIGHT_FILE_SLOTS + 1 && q->lq_stamp == 1000);
+    ps_light_free(&l);
+    check_remove(root);
+    free(root);
+}
+
 /* ---- names ---- */
 
 enum { KEPT = 1500, PASSING = 3 * KEPT };
@@ -545,6 +602,7 @@ int main(void) {
     test_names_are_written_again_beside_puts();
     test_the_oldest_expire_first();
     test_queues_expire_whose_records_have_left_the_log();
+    test_power_fails_after_a_file_of_units_is_deleted();
     test_comes_back();
     test_any_damage();
     test_another_log();

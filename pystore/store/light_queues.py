@@ -175,6 +175,13 @@ class LightQueues:
             raise_error(error)
         return bool(code)
 
+    def make_room(self) -> None:
+        """Writes what many deletions are to leave in the files, so that none of the next few has
+        to while it holds up others. Raises: StoreIOError, DiskFull."""
+        error = ffi.new("ps_error *")
+        if lib.ps_lights_make_room(self._owner.c_handle(), error) < 0:
+            raise_error(error)
+
     def expired(self, head: str, now_ms: int, age_ms: int) -> list[str]:
         """Returns names of queues that begin with `head`, `%LMQ%$TOPIC$`, and whose last message
         is older than age_ms at now_ms: some, those with the oldest ones first."""

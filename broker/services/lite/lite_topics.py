@@ -517,19 +517,23 @@ class LiteTopics:
         """Deletes a lite topic, and what the groups keep of it, unless a message came since
         before_ms. Returns whether it is gone. Raises: StoreError."""
         have = [group for group in groups if self._offsets.get(group, queue, 0) is not None]
+        self.lights.make_room()  # not while network threads wait for the core
         gone = self.registry.delete(queue, groups, before_ms)
         if gone:
             self._offsets.are_gone(have, queue)
         return gone
 
-    async def delete_below(self, parent: str) -> None:
-        """Deletes all lite topics of a topic. Raises: StoreError."""
+    async def delete_below(self, parent: str) -> int:
+        """Deletes all lite topics of a topic, and returns how many. A power failure may bring some
+        of them back until the store is flushed. Raises: StoreError."""
         if not self.is_on:
-            return
-        groups = self.groups_of(parent)
+            return 0
+        groups, gone = self.groups_of(parent), 0
         async for each in self.walk(parent):
-            self.delete(each.name, groups)
-        await self._offsets.forget_on_disk()
+            gone += self.delete(each.name, groups)
+        if gone:
+            await self._offsets.forget_on_disk()
+        return gone
 
     async def expire(self) -> int:
         """Deletes the lite topics whose last message is older than their topic says, and returns
