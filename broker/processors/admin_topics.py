@@ -77,7 +77,8 @@ class TopicProcessor:
                 names += [f"{RETRY_PREFIX}{group}{sign}{name}" for sign in "_+"]
         ends = []
         config = self.s.topics.get(name)
-        lites = config is not None and is_lite(config.attributes)
+        # Who asks again, after an answer that did not come, finds no topic, and its lite topics.
+        lites = config is None or is_lite(config.attributes)
         for each in names:
             if self.s.static is not None:
                 self.s.static.table.delete(each)
@@ -98,7 +99,8 @@ class TopicProcessor:
         if self.s.static is not None:
             await self.s.static.table.settled()
         if lites and self.s.lite is not None:
-            await self.s.lite.delete_below(names[0])
+            if await self.s.lite.delete_below(names[0]):
+                await asyncio.to_thread(self.s.store.flush)  # they are gone for good
         for each in names:
             await self.s.offsets.delete(topic=each)
             await asyncio.to_thread(self.s.store.delete_queues, each)

@@ -26,7 +26,7 @@ import uvloop
 from waiting import until, until_async
 
 import pystore
-from broker import AsyncConsumer, AsyncProducer, Message
+from broker import AsyncAdmin, AsyncConsumer, AsyncProducer, Message
 from broker.client import ClientError
 from pystore import Action
 from pystore.audit import verify
@@ -302,3 +302,35 @@ def test_broker(shim: Path, tmp_path: Path, seed: int, flush: str, life: int):
     images = Images(tmp_path, settings, seed)
     uvloop.run(broker_life(fresh_disk(shim, tmp_path, "first", rng), images, rng))
     print(f"{images.lost} lost of {images.beyond} that no sync covered")
+
+
+# ---- lite topics ----
+
+
+async def delete_lite_topics(namesrv: str) -> None:
+    """Returns once the broker has said that those of one topic are gone."""
+    producer = AsyncProducer("makers", namesrv, send_timeout_s=60)
+    async with AsyncAdmin(namesrv, request_timeout_s=60) as admin, producer:
+        for topic in ("stays", "goes"):
+            await admin.create_topic(topic, attributes={"message.type": "LITE"})
+            for n in range(30):
+                await producer.send(Message(topic, b"x", lite_topic=f"n{n}"))
+        await admin.delete_topic("goes")
+
+
+def test_deleted_lite_topics_stay_away(shim: Path, tmp_path: Path, seed: int):
+    """Their messages are in the log, of which light queues are made where the files lack them."""
+    rng = random.Random(seed)
+    disk = power.Disk(shim, tmp_path / "root", tmp_path / "kept", rng.randrange(1 << 30))
+    settings = some_settings(rng, "SYNC_FLUSH") | {"flushConsumeQueueThoroughInterval": 600_000}
+    options = ("--with-namesrv", "--namesrv-port", "0")
+    broker = transactions.Broker(disk.root, settings, disk.start, *options)
+    try:
+        uvloop.run(delete_lite_topics(broker.told["namesrv"]))
+    finally:
+        broker.kill()
+    for n in range(PER_LIFE):
+        disk.image(tmp_path / f"image-{n}", rng)
+        with pystore.open(tmp_path / f"image-{n}") as store:
+            found = {each.name for each in store.lights.some(0)[0]}
+        assert found == {f"%LMQ%$stays$n{n}" for n in range(30)}

@@ -258,9 +258,11 @@ class Synchronizer:
                 and not row.name.startswith(RETRY_PREFIX)
             ):
                 await pieces.next()
-                self._topics.delete(row.name)
+                # First: a topic that has gone is not looked for again, after a crash say.
                 if self.lite is not None and is_lite(row.attributes):
-                    await self.lite.delete_below(row.name)
+                    if await self.lite.delete_below(row.name):
+                        await asyncio.to_thread(self._store.flush)
+                self._topics.delete(row.name)
 
     async def _take_mappings(self, body: Mapping[str, Any]) -> None:
         """Replaces our mappings of static topics. Upstream's slaves take none, and serve a logical
