@@ -53,6 +53,8 @@ from broker.services.static_topics.table import MappingTable
 from broker.services.statistics import Statistics
 from broker.services.topics import Topics
 from broker.services.transaction import Transactions
+from broker.wire.codes import RequestCode
+from broker.wire.handlers import Handler
 from pystore import Store
 from pystore.errors import StoreError
 from pystore.native import ffi, lib, raise_error
@@ -426,7 +428,8 @@ def _replicate(
     """Makes the part of replication. Raises: BadArgument, StoreError."""
     if slaves is None and not is_slave(o.settings):
         return None
-    client = RemotingClient(tls=o.client_tls)
+    of_master: dict[int, Handler] = {}
+    client = RemotingClient(of_master, tls=o.client_tls)
     undo.push_async_callback(client.close)
     if slaves is not None:
         services.registration.ha_port = slaves.getsockname()[1]
@@ -438,6 +441,7 @@ def _replicate(
         pop.order if pop is not None else None, o.elected,
         services.static.table if services.static is not None else None, services.lite,
     )  # fmt: skip
+    of_master[RequestCode.GET_ALL_TOPIC_CONFIG] = made.hear_of_change
     if made.master is not None:
         made.master.start()
         undo.callback(made.master.stop)

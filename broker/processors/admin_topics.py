@@ -114,6 +114,9 @@ class TopicProcessor:
         mappings = static.table.details() if static else dict
         version, rows = version_to_json(self.s.topics.version), self.s.topics.all()
         ours = bool(command.ext.get("pystore"))  # a slave of ours
+        replication = self.s.replication
+        if ours and replication is not None and replication.notices is not None:
+            replication.notices.expect(peer)
         return reply_with(
             command,
             lambda: {

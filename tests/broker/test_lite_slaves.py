@@ -14,8 +14,11 @@ from waiting import until
 
 from broker import Broker, NameServer
 from broker.hot.ordered import OrderedBatch
+from broker.services import duty_table
+from broker.services.groups import Groups
 from broker.services.lite import kept, lite_topics, registry
 from broker.services.lite.lite_topics import LiteTopics
+from broker.services.topics import Topics
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command
@@ -135,6 +138,35 @@ async def _queues(broker: Broker) -> list[str]:
     assert broker.services.lite is not None
     some = [each async for each in broker.services.lite.registry.queues("g", "c")]
     return sorted(names_in(b"".join(some)))
+
+
+def test_a_slave_has_topics_and_groups_as_soon_as_its_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failover before the next round of its job would lose the kind of the topic, and which one
+    the group reads."""
+    every = duty_table._every
+    monkeypatch.setattr(duty_table, "_every", lambda s: every(3600 if s == 3 else s))
+    with (
+        NameServer.in_thread(listenPort=0, bindAddress="127.0.0.1") as names,
+        master_of(tmp_path / "m", f"127.0.0.1:{names.port}") as master,
+        slave_of(tmp_path / "s", f"127.0.0.1:{names.port}") as slave,
+    ):
+        of_master, topics, groups = master.services.replication, *_tables(slave)
+        assert of_master is not None and of_master.notices is not None
+        until(lambda: of_master.notices._asked, "the first round")
+        for n in range(5):
+            master.create_topic(f"orders{n}", 3, message_type="LITE")
+            master.create_group(f"g{n}", lite_of=f"orders{n}")
+            until(lambda n=n: f"g{n}" in {each.name for each in groups.all()}, "the group")
+            until(lambda n=n: f"orders{n}" in topics, "the topic")
+            assert (topics.get(f"orders{n}"), groups.get(f"g{n}")) == (
+                master.services.topics.get(f"orders{n}"), master.services.groups.get(f"g{n}")
+            )  # fmt: skip
+
+
+def _tables(broker: Broker) -> tuple[Topics, Groups]:
+    return broker.services.topics, broker.services.groups
 
 
 def test_a_master_that_is_cut_off_hands_nothing_out(tmp_path: Path) -> None:

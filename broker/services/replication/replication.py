@@ -23,11 +23,13 @@ from broker.services.replication.elected_role import ElectedRole
 from broker.services.replication.epochs import Epoch, EpochFile
 from broker.services.replication.log_comparer import LogComparer
 from broker.services.replication.master import HaMaster
+from broker.services.replication.notices import ChangeNotices
 from broker.services.replication.slave import HaSlave, MasterKnown
 from broker.services.replication.synchronize import Synchronizer
 from broker.services.static_topics.table import MappingTable
 from broker.services.topics import Topics
 from broker.wire.command import Command
+from broker.wire.handlers import Peer
 from pystore import Store
 from pystore.errors import BadArgument
 from pystore.files import os_error
@@ -38,6 +40,8 @@ __all__ = ["Replication", "is_slave", "replicates"]
 
 #: How long the master has for an answer.
 _ASK_S = 3.0
+#: After a round a slave rests for so many times as long as that took, unless its job is due.
+_RESTS = 9
 
 
 def is_slave(settings: Settings | Config) -> bool:
@@ -86,14 +90,19 @@ class Replication:
             self.use_master(elected.record.address, elected.record.ha_address)
         self._trusted = _trusted(config, guarded)
         self.master: HaMaster | None = None
+        self.notices: ChangeNotices | None = None
         if sock is not None:
             number = elected.number if elected is not None else None
             self._comparer = LogComparer(store, registration.members, self.request, number)
             self.master = HaMaster(
                 store, config, sock, self.trusts, self._comparer, elected, self._epochs
             )
+            self.notices = ChangeNotices(topics, groups)
         self.slave: HaSlave | None = None
-        self._synchronizing: asyncio.Task[list[str]] | None = None
+        self._synchronizing: asyncio.Task[None] | None = None
+        #: Of a slave: something has changed since the last round began, and when the next one may.
+        self._is_behind, self._rests_until = False, 0.0
+        self._soon: asyncio.TimerHandle | None = None
         #: This broker follows nobody any more.
         self._over = asyncio.Event()
         #: Whether a slave does not take over what the master has just now.
@@ -126,6 +135,8 @@ class Replication:
 
     async def stop(self) -> None:
         self._over.set()
+        if self._soon is not None:
+            self._soon.cancel()
         if self.slave is not None:
             await self.slave.stop()
         if self._synchronizing is not None:  # what was answered is taken over, whole
@@ -145,11 +156,36 @@ class Replication:
         """Takes what the master has beside its log: a job of slaves, every few seconds; and at
         once, when a master is followed. Topics, groups and offsets are those of a log: a slave that
         refuses a master's takes none of it."""
-        running = self._synchronizing is not None and not self._synchronizing.done()
         if self.slave is None or self.is_held():
             return
-        if self.slave.followed and not running:
-            self._synchronizing = asyncio.get_running_loop().create_task(self._synchronizer.once())
+        if self.slave.followed and not self._is_synchronizing:
+            self._synchronizing = asyncio.get_running_loop().create_task(self._take_once())
+
+    @property
+    def _is_synchronizing(self) -> bool:
+        return self._synchronizing is not None and not self._synchronizing.done()
+
+    async def _take_once(self) -> None:
+        clock, self._is_behind = asyncio.get_running_loop().time, False
+        began = clock()
+        await self._synchronizer.once()
+        self._rests_until = clock() + _RESTS * (clock() - began)
+        if self._is_behind:
+            self._synchronize_soon()
+
+    def hear_of_change(self, peer: Peer, command: Command) -> None:
+        """Takes a master's word that topics or groups have changed (notices.py)."""
+        if not self._is_behind:
+            self._is_behind = True
+            if not self._is_synchronizing:
+                self._synchronize_soon()
+
+    def _synchronize_soon(self) -> None:
+        if self._soon is not None:
+            self._soon.cancel()
+        if not self._over.is_set():
+            loop = asyncio.get_running_loop()
+            self._soon = loop.call_at(self._rests_until, self.synchronize)
 
     # ---- the master of a slave ----
 
