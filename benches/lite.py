@@ -14,18 +14,21 @@ more of those that make a lite topic.
     delivery   one by one to a client that subscribes to all: from the send to the poll's answer
     memory     above that of an empty broker, with descriptors, mappings, and disk above the records
     restart    a clean stop; from the start of the process to the first message of a pop
+    takeover   the master of a pair is killed, its slave acts: to the first message of a pop
     expiry     all of them at once: plain sends before and meanwhile, and how long the broker works
                on one piece before it answers a question that Python serves
 
-`subscribe` and `delivery` have `--topics` of them, `memory`, `restart` and `expiry` as well.
+`subscribe` and `delivery` have `--topics` of them, and so have the others but `sends`.
 With `--clients 10000`, `memory` and `restart` have so many clients, whose subscriptions share the
-lite topics. Of 5.5.0 `restart` and `expiry` are not asked: its clients bring their sets back every
-30 s, and it walks over all queues.
+lite topics. Of 5.5.0 `restart`, `takeover` and `expiry` are not asked: its clients bring their sets
+back every 30 s, and it walks over all queues.
 """
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -33,12 +36,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from benches import harness
-from benches.brokers import Peer, peer_of
-from benches.harness import Figures, Given, Row
+from benches.brokers import PYSTORE, Peer, free_port, peer_of
+from benches.harness import SCRATCH, Figures, Given, Row
 from benches.liteclient import GROUP, PARENT, LiteWire, name_of
+from benches.replication import Member, until
 from broker.wire.codes import RequestCode
 
-_OURS_ALONE = {"restart", "expiry"}
+_OURS_ALONE = {"restart", "takeover", "expiry"}
 _SETTLES_S, _STARTS_S, _WAITS_MS = 0.5, 120.0, 20_000
 _DELIVERIES, _THERE = 400, 1000
 #: Minutes, the least that a topic can say; and when the broker looks.
@@ -206,6 +210,55 @@ class Bench:
             of = f", {self.clients:,} clients" if self.clients > 1 else ""
             self.note(f"restart to the first delivery, {self.topics:,} lite topics{of}", " s", took,
                       1 if self.clients == 1 else 5)  # fmt: skip
+
+    def takeover(self) -> None:
+        folder = SCRATCH / f"lite-takeover-{os.getpid()}"
+        names = Peer("ours", folder)
+        acts = {"enableSlaveActingMaster": "true", "maxLiteSubscriptionCount": 10_000_000}
+        pair = [
+            Member("ours", folder / role, names.namesrv_port, brokerRole=role, brokerId=n,
+                   haListenPort=free_port(), **acts)
+            for n, role in enumerate(("SYNC_MASTER", "SLAVE"))
+        ]  # fmt: skip
+        words = [str(PYSTORE), "namesrv", "--port", str(names.namesrv_port)]
+        names.names = names.run("names", [*words, "--set", "supportActingMaster=true"])
+        try:
+            for each in pair:
+                each.begin()
+                each.until_up()
+            self._take_over(*pair)
+        finally:
+            for each in (*pair, names):
+                each.stop()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _take_over(self, master: Member, slave: Member) -> None:
+        """The master is killed; from the slave's last refusal to its first message."""
+        wire = self.connect(master)
+        wire.make()
+        wire.send_all(name_of(n) for n in range(self.topics))
+        self.subscribe(wire)
+        until(lambda: master.behind() == 0, "a slave that has all of it", 0.1)
+        client = {"parentTopic": PARENT, "group": GROUP, "clientId": "bench-client"}
+
+        def knows() -> bool:
+            said = slave.asked(RequestCode.GET_LITE_CLIENT_INFO, **client)
+            return bool(said) and said["liteTopicCount"] == self.topics
+
+        until(knows, "a slave that knows who subscribes", 0.1)
+        wire.close()
+        assert master.broker is not None
+        wire = LiteWire(slave.port)
+        master.broker.kill()
+        killed = refused = time.perf_counter()
+        while not wire.is_served():
+            refused = time.perf_counter()
+            time.sleep(0.001)
+        came = time.perf_counter()
+        wire.close()
+        said = f"{self.topics:,} lite topics"
+        self.note(f"change of role to the first delivery, {said}", " s", came - refused, 1)
+        self.note(f"end of the master to the first delivery, {said}", " s", came - killed)
 
     def expiry(self) -> None:
         settings = {"minLiteTTl": 1000, "liteTtlCheckInterval": _LOOKS_MS}

@@ -155,6 +155,13 @@ class LiteWire:
         self.put_pop(0, most)
         return self.popped()
 
+    def is_served(self) -> bool:
+        """Pops once, and returns whether a message came: a broker may refuse, which is not yet a
+        master."""
+        self.put_pop(0)
+        head, body = self.get()
+        return head["code"] == 0 and bool(body)
+
     def ack(self, got: Got) -> None:
         for name, offset in got.messages:
             handle = f"0 {got.pop_ms} {_INVISIBLE_MS} 999 0 {_BROKER} 0 {offset}"

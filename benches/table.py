@@ -108,7 +108,7 @@ BENCHES = (
     Bench(
         "lite", "lite topics beside Apache's 5.5.0 with files and with RocksDB: sends,"
         " subscriptions, delivery, memory, a restart, expiry",
-        {"only": ("sends", "subscribe", "delivery", "memory", "restart", "expiry"),
+        {"only": ("sends", "subscribe", "delivery", "memory", "restart", "takeover", "expiry"),
          "peers": ("ours",), "topics": 10_000, "clients": 1, "count": 10_000, "rounds": 3},
         "--rounds 1 --count 200 --topics 200 --only sends,subscribe,delivery,memory,restart",
         slow=True,
