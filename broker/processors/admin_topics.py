@@ -98,9 +98,8 @@ class TopicProcessor:
             await ended(end)
         if self.s.static is not None:
             await self.s.static.table.settled()
-        if lites and self.s.lite is not None:
-            if await self.s.lite.delete_below(names[0]):
-                await asyncio.to_thread(self.s.store.flush)  # they are gone for good
+        if lites and self.s.lite is not None and await self.s.lite.delete_below(names[0]):
+            await asyncio.to_thread(self.s.store.flush)  # they are gone for good
         for each in names:
             await self.s.offsets.delete(topic=each)
             await asyncio.to_thread(self.s.store.delete_queues, each)

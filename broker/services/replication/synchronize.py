@@ -259,9 +259,9 @@ class Synchronizer:
             ):
                 await pieces.next()
                 # First: a topic that has gone is not looked for again, after a crash say.
-                if self.lite is not None and is_lite(row.attributes):
-                    if await self.lite.delete_below(row.name):
-                        await asyncio.to_thread(self._store.flush)
+                lite = self.lite if is_lite(row.attributes) else None
+                if lite is not None and await lite.delete_below(row.name):
+                    await asyncio.to_thread(self._store.flush)
                 self._topics.delete(row.name)
 
     async def _take_mappings(self, body: Mapping[str, Any]) -> None:
