@@ -228,8 +228,8 @@ class Bench:
                 each.until_up()
             self._take_over(*pair)
         finally:
-            for each in (*pair, names):
-                each.stop()
+            for peer in (*pair, names):
+                peer.stop()
             shutil.rmtree(folder, ignore_errors=True)
 
     def _take_over(self, master: Member, slave: Member) -> None:
