@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pystore.errors import StrayFile
+from pystore.files import os_error
 
 __all__ = ["Elsewhere", "has_rocksdb", "kept_elsewhere", "refusal", "refuse_kept_elsewhere"]
 
@@ -44,9 +45,16 @@ def has_rocksdb(folder: Path) -> bool:
         )
 
 
-def kept_elsewhere(root: Path) -> Iterator[Elsewhere]:
-    """Yields each such folder of a store but its consume queues, which an open makes again from the
-    log. Raises: OSError."""
+def kept_elsewhere(root: Path) -> list[Elsewhere]:
+    """Returns each such folder of a store but its consume queues, which an open makes again from
+    the log. Raises: Forbidden, StoreIOError."""
+    try:
+        return list(_look(root))
+    except OSError as failed:
+        raise os_error(failed, failed.filename or root, "cannot look at the store") from failed
+
+
+def _look(root: Path) -> Iterator[Elsewhere]:
     for folder in sorted(p for p in (root / "config").glob("*") if p.is_dir()):
         if has_rocksdb(folder):
             yield Elsewhere(folder, "topics, groups or committed offsets in RocksDB", _CLONE)
@@ -66,6 +74,7 @@ def refusal(what: str, folder: str, next_step: str) -> StrayFile:
 
 
 def refuse_kept_elsewhere(root: Path) -> None:
-    """Refuses to write to a store of which something would be passed over. Raises: StrayFile."""
+    """Refuses to write to a store of which something would be passed over. Raises: StrayFile,
+    Forbidden, StoreIOError."""
     for found in kept_elsewhere(root):
         raise refusal(found.what, str(found.folder), found.next_step)

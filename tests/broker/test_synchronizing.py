@@ -26,7 +26,7 @@ class _Rows:
 
     def from_json(self, value: dict[str, Any]) -> Any:
         self.read += 1
-        return SimpleNamespace(name=value["topicName"])
+        return SimpleNamespace(name=value["topicName"], attributes={})
 
     def to_json(self, row: Any) -> str:
         return str(row.name)
