@@ -15,12 +15,13 @@ from broker.cli.admin_verbs import admin_verb
 from broker.client.rates import SORTS, Look, TopRow, rows_between
 from broker.loop.reasons import reason_of
 from broker.services.names import is_system_group
-from pystore.cli.verbs import Session, shown, usage
+from pystore.cli.verbs import Session, aligned, shown, usage
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from broker.client.admin import Admin
+    from broker.client.admin.facts import BrokerFacts, TierFigures
 
 __all__ = ["run"]
 
@@ -57,8 +58,9 @@ def look_at(admin: Admin, seen: dict[str, str]) -> Look:
             look.problems.append(f"{place.name}: {reason_of(failed)}")
         else:
             look.brokers.append(facts)
-            if facts.entries.get("tieredProblem"):
-                look.problems.append(f"{place.name}: {facts.entries['tieredProblem']}")
+            tier = _tier_of(facts)
+            if tier is not None and tier.problem:
+                look.problems.append(f"{place.name}: {tier.problem}")
             look.lags += [lag for lag in lags if not is_system_group(lag.group)]
             _add_lite(admin, place.address, look)
     return look
@@ -153,12 +155,7 @@ def _print(s: Session, look: Look, rows: list[TopRow]) -> None:
 
 def _aligned(table: list[tuple[Any, ...]]) -> list[str]:
     """Returns lines of cells without blanks, which a person and a program can read."""
-    cells = [[_cell(value) for value in row] for row in table]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
+    return aligned([[_cell(value) for value in row] for row in table])
 
 
 def _cell(value: object) -> str:
@@ -176,13 +173,19 @@ def _row(row: TopRow) -> tuple[Any, ...]:
     return (row.group, row.topic, row.lag, row.came, row.went, row.seconds_left)
 
 
+def _tier_of(facts: BrokerFacts) -> TierFigures | None:
+    from broker.client.admin.facts import tier_figures
+
+    return tier_figures(facts.entries)
+
+
 def _broker_row(facts: Any) -> tuple[Any, ...]:
     latency = facts.entries.get("putLatency99")
-    tier, late = (facts.entries.get(f"tieredBehind{unit}") for unit in ("Bytes", "Seconds"))
+    tier = _tier_of(facts)
     return (
         facts.address, facts.version, facts.put_rate, facts.get_rate,
         facts.log_max - facts.log_min, facts.disk_used, facts.undispatched,
-        int(tier) if tier is not None else None, float(late) if late is not None else None,
+        tier.behind if tier is not None else None, tier.late_s if tier is not None else None,
         float(latency) if latency is not None else None,
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from broker.client.admin import AsyncAdmin, BrokerFacts
+from broker.client.admin.facts import tier_figures
 from broker.client.errors import BrokerRefused, ClientError
 from broker.doctor.findings import Diagnosis, diagnosed
 from broker.doctor.reaching import ServerKind, kind_of, why_no_broker
@@ -265,18 +266,21 @@ def _disk(where: str, facts: BrokerFacts, settings: Mapping[str, str]) -> list[D
 
 def _tier(where: str, facts: BrokerFacts, settings: Mapping[str, str]) -> list[Diagnosis]:
     """Checks what is said of a cold tier, if there is one."""
-    made = []
-    if facts.entries.get("tieredProblem"):
-        made.append(diagnosed("tier-unreachable", where, facts.entries["tieredProblem"]))
-    hours = float(facts.entries.get("tieredBehindSeconds") or 0) / 3600
+    made, tier = [], tier_figures(facts.entries)
+    if tier is None:
+        return []
+    if tier.problem:
+        made.append(diagnosed("tier-unreachable", where, tier.problem))
+    hours = tier.late_s / 3600
     reserved = float(settings.get("fileReservedTime") or 72)
     if hours > reserved * _LATE_RATIO:
         text = f"the oldest message that is not in the tier is {hours:.0f} h old"
         made.append(diagnosed("tier-behind", where, f"{text}, fileReservedTime is {reserved:g} h"))
-    behind = float(facts.entries.get("tieredBehindBytes") or 0)
     limit = float(settings.get("diskMaxUsedSpaceRatio") or 75) / 100
-    if facts.disk_used > limit and behind > (facts.log_max - facts.log_min) / 2:
-        text = f"{facts.disk_used:.0%} of the disk are used, and {behind / 1e9:.1f} GB of the log"
+    if facts.disk_used > limit and tier.behind > (facts.log_max - facts.log_min) / 2:
+        text = (
+            f"{facts.disk_used:.0%} of the disk are used, and {tier.behind / 1e9:.1f} GB of the log"
+        )
         made.append(diagnosed("tier-holds-disk", where, f"{text} are not in the cold tier"))
     return made
 

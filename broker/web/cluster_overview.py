@@ -10,8 +10,9 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from broker.client.admin.facts import whole_of
 from broker.client.errors import ClientError
 from broker.client.rates import Look
 from broker.doctor import examine_network
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from broker.client.admin import BrokerFacts
     from broker.client.credentials import Credentials
 
-__all__ = ["ClusterOverview", "RateSample", "TierFigures", "byte_rate", "tier_figures"]
+__all__ = ["ClusterOverview", "RateSample", "byte_rate"]
 
 #: Between two looks at rates, and how many are kept: a quarter of an hour. A look at a large
 #: cluster takes long; the next one is so many times later.
@@ -38,8 +39,6 @@ _STEP_S, _SAMPLES, _RESTS = 5.0, 180, 4.0
 _EXAMINED_S, _EXAMINED_MAX_S = 60.0, 3600.0
 #: Brokers that the doctor looks at, and how long at each.
 _BROKERS, _PATIENCE_S = 20, 60.0
-#: No figure of a broker has more digits.
-_DIGITS = 20
 #: So many topics of dead letters are counted: each costs requests.
 _DEAD = 200
 #: What brokers count of bytes in, and brokers of ours of bytes out.
@@ -63,41 +62,11 @@ def byte_rate(before: Look | None, now: Look, entry: str) -> float:
     meanwhile counts from its start."""
     if before is None or now.when <= before.when:
         return 0.0
-    old = {each.address: _bytes_in(each.entries, entry) for each in before.brokers}
-    new = {each.address: _bytes_in(each.entries, entry) for each in now.brokers}
+    old = {each.address: whole_of(each.entries.get(entry, "")) for each in before.brokers}
+    new = {each.address: whole_of(each.entries.get(entry, "")) for each in now.brokers}
     grown = [size - old[where] if size >= old[where] else size
              for where, size in new.items() if where in old]  # fmt: skip
     return sum(grown) / (now.when - before.when)
-
-
-def _bytes_in(entries: Mapping[str, str], entry: str) -> int:
-    return _whole_of(entries.get(entry, ""))
-
-
-def _whole_of(text: str) -> int:
-    """Returns a number that a broker has sent, whatever it has sent."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < _DIGITS else 0
-
-
-class TierFigures(NamedTuple):
-    """What a broker says of its cold tier. behind, written: bytes. late_s: age of the oldest
-    message that is not there."""
-
-    behind: int
-    late_s: int
-    written: int
-    problem: str
-
-
-def tier_figures(entries: Mapping[str, str]) -> TierFigures | None:
-    """Returns them from the entries of a broker; None of one without a tier."""
-    if "tieredBehindBytes" not in entries:
-        return None
-    return TierFigures(
-        _bytes_in(entries, "tieredBehindBytes"),
-        _whole_of(entries.get("tieredBehindSeconds", "").partition(".")[0]),
-        _bytes_in(entries, "tieredWrittenBytes"), entries.get("tieredProblem", ""),
-    )  # fmt: skip
 
 
 class ClusterOverview:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from broker.client.admin import AsyncAdmin
+from broker.client.admin.facts import tier_figures
 from broker.client.errors import (
     BadAnswer,
     BrokerRefused,
@@ -25,7 +26,7 @@ from broker.services.names import is_system_group
 from broker.web.cached import known_soon
 from broker.web.cluster_actions import is_secret
 from broker.web.cluster_facts import ClusterFacts, Placed
-from broker.web.cluster_overview import ClusterOverview, tier_figures
+from broker.web.cluster_overview import ClusterOverview
 from broker.web.cluster_people import ClusterPeople
 from broker.web.drawing import plot_of
 from broker.web.page_server import Handler, download

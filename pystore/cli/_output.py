@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from pystore.cli._values import When, iso, printable, shown
@@ -18,9 +18,21 @@ from pystore.cli._values import When, iso, printable, shown
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Failure", "Json", "Output", "Text", "compact"]
+__all__ = ["Failure", "Json", "Output", "Text", "aligned", "compact"]
 
 Row = Sequence[object]
+
+
+def aligned(cells: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Returns a line for each row, columns below each other. right: columns of numbers."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]
 
 
 def compact(value: object) -> str:
@@ -179,17 +191,13 @@ class Text(Output):
         cells = [[shown(value) for value in row] for row in rows]
         if columns:
             cells.insert(0, list(columns))
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         right = [
-            bool(rows) and all(isinstance(row[i], (int, float)) for row in rows)
-            for i in range(len(widths))
-        ]
+            i for i in range(len(cells[0]) if rows else 0)
+            if all(isinstance(row[i], (int, float)) for row in rows)
+        ]  # fmt: skip
         self._out.write(f"{name}\n")
-        for row in cells:
-            parts = [
-                c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)
-            ]
-            self._out.write(("  " + "  ".join(parts)).rstrip() + "\n")
+        for line in aligned(cells, right):
+            self._out.write(f"  {line}".rstrip() + "\n")
 
     def _rich(self, name: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
         from rich import box

@@ -17,7 +17,7 @@ step; ``parse_time`` reads a time, ``iso``
 writes one, ``When`` is one in ms that is shown as a date, ``Size`` a number of bytes; ``shown`` is
 a value as text, safe for a terminal; ``message_record`` and ``message_lines`` show a message as
 JSON and as text; ``show_balance`` shows what went in beside what came out;
-``holder_of`` says which process writes to a store.
+``holder_of`` says which process writes to a store, ``aligned`` makes lines of columns.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pystore.cli._balance import show_balance
+from pystore.cli._output import aligned
 from pystore.cli._records import message_lines, message_record
 from pystore.cli._session import Session, holder_of
 from pystore.cli._values import Size, When, iso, parse_time, shown, usage, with_step
@@ -35,6 +36,7 @@ __all__ = [
     "Size",
     "Verb",
     "When",
+    "aligned",
     "holder_of",
     "iso",
     "message_lines",

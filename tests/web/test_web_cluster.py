@@ -17,13 +17,14 @@ from waiting import BOUND_S, until
 
 from broker import Admin, Broker, Consumer, LiteConsumer, Message, Producer
 from broker.client.admin import AccessRight, BrokerFacts, BrokerPlace
+from broker.client.admin.facts import tier_figures
 from broker.client.credentials import Credentials
 from broker.client.errors import BrokerRefused, NoRoute
 from broker.client.rates import Look
 from broker.web import cached, cluster_facts, cluster_overview
 from broker.web.cluster_actions import is_secret
 from broker.web.cluster_facts import ClusterFacts
-from broker.web.cluster_overview import byte_rate, tier_figures
+from broker.web.cluster_overview import byte_rate
 from broker.web.cluster_server import ClusterServer
 from broker.web.drawing import plot_of
 from broker.wire.codes import RequestCode

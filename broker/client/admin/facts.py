@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.client.errors import Misuse
 from broker.wire.mqjson import MessageQueue
@@ -18,11 +19,17 @@ __all__ = [
     "OffsetMove",
     "QueueEnds",
     "QueueLag",
+    "TierFigures",
     "TopicFacts",
     "letters_of",
     "perm_of",
     "producer_in",
+    "tier_figures",
+    "whole_of",
 ]
+
+#: No figure of a broker has more digits.
+_DIGITS = 20
 
 #: Letters of a permission, and upstream's bits.
 _PERMS = {"r": 4, "w": 2, "x": 1}
@@ -74,6 +81,40 @@ class BrokerFacts:
     log_max: int
     undispatched: int
     entries: Mapping[str, str] = field(repr=False)
+
+
+def whole_of(text: str) -> int:
+    """Returns the number that a broker has sent; 0 for any other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < _DIGITS else 0
+
+
+def _span_of(text: str) -> float:
+    """Returns the seconds that a broker has sent; 0 for any other text."""
+    try:
+        span = float(text)
+    except ValueError:
+        return 0.0
+    return span if 0 <= span < math.inf else 0.0
+
+
+class TierFigures(NamedTuple):
+    """What a broker says of its cold tier. behind, written: bytes. late_s: age of the oldest
+    message that is not there."""
+
+    behind: int
+    late_s: float
+    written: int
+    problem: str
+
+
+def tier_figures(entries: Mapping[str, str]) -> TierFigures | None:
+    """Returns them from the entries of a broker; None of one without a tier."""
+    if "tieredBehindBytes" not in entries:
+        return None
+    return TierFigures(
+        whole_of(entries["tieredBehindBytes"]), _span_of(entries.get("tieredBehindSeconds", "")),
+        whole_of(entries.get("tieredWrittenBytes", "")), entries.get("tieredProblem", ""),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
