@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from waiting import until_async
 
 from broker.services.replication.epochs import Epoch, EpochFile, common_end, merge
 from broker.services.replication.greeting import MasterGreeting, greet_master, greet_slave
+from broker.services.replication.slave import HaSlave
 
 #: As a 5.3.3 broker wrote it.
 JAVAS = b"1\n1725254278\n1-0\n"
@@ -132,3 +137,34 @@ async def test_whoever_is_no_slave_is_not_greeted(data: bytes) -> None:
         await greet_slave(one, [Epoch(1, 0)], 0)
     one.close()
     other.close()
+
+
+class _SlowFile(EpochFile):
+    """Its write takes until it is let go."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, 0o644, [])
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def replace(self, epochs: Any) -> None:
+        self.begun.set()
+        self.may_end.wait()
+        super().replace(epochs)
+
+
+async def test_a_slave_that_is_stopped_ends_its_write_first(tmp_path: Path) -> None:
+    """What comes after it, such as a master that begins its epoch, writes the same file."""
+    epochs = _SlowFile(tmp_path / "epochFileCheckpoint")
+    slave = HaSlave.__new__(HaSlave)
+    slave._epochs = epochs
+    slave._store = SimpleNamespace(info=lambda: SimpleNamespace(log_max=0))  # type: ignore
+    agreeing = asyncio.create_task(slave._agree([Epoch(1, 0)], 10))
+    await until_async(epochs.begun.is_set)
+    agreeing.cancel()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not agreeing.done()
+    epochs.may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await agreeing
+    assert EpochFile.load(epochs.path, 0o644, 10).epochs == [Epoch(1, 0)]

@@ -4,10 +4,9 @@ answered, ``cluster#name#number#code``. Upstream: BrokerIdentity, TempBrokerMeta
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from pystore.files import new_file, sync_folder
+from pystore.files import write_whole
 
 __all__ = ["Identity"]
 
@@ -49,13 +48,7 @@ class Identity:
         self._asked.unlink(missing_ok=True)
 
     def _write(self, path: Path, text: str) -> None:
-        made = path.with_name(path.name + ".tmp")
-        with new_file(made, self._mode) as out:
-            out.write(text.encode())
-            out.flush()
-            os.fsync(out.fileno())
-        made.replace(path)
-        sync_folder(path.parent)
+        write_whole(path, text.encode(), mode=self._mode)
 
 
 def _read(path: Path, parts: int) -> list[str] | None:

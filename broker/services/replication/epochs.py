@@ -4,14 +4,13 @@ is found from these lists alone."""
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from pystore.files import new_file, sync_folder
+from pystore.files import replace_file, sync_folder
 
 __all__ = ["Epoch", "EpochFile", "common_end", "merge"]
 
@@ -81,14 +80,7 @@ class EpochFile:
         _check(found)
         if found == self.epochs and self.path.exists():
             return
-        made = self.path.with_name(self.path.name + ".tmp")
-        with new_file(made, self.mode) as out:
-            out.write(_text(found))
-            out.flush()
-            os.fsync(out.fileno())
-        if self.path.exists():
-            self.path.replace(self.path.with_name(self.path.name + ".bak"))
-        made.replace(self.path)
+        replace_file(self.path, _text(found), keep_old=True, mode=self.mode)
         sync_folder(self.path.parent)
         self.epochs = found
 

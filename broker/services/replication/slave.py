@@ -317,7 +317,11 @@ class HaSlave:
             self.cut_back(at)
             await asyncio.Event().wait()  # until this store is closed
         merged = merge(self._epochs.epochs, theirs, at)
-        await asyncio.to_thread(self._epochs.replace, merged)
+        writing = asyncio.ensure_future(asyncio.to_thread(self._epochs.replace, merged))
+        try:
+            await asyncio.shield(writing)
+        finally:
+            await asyncio.wait({writing})  # a write that goes on would meet that of the next role
 
     async def _hand_over(self, sock: socket.socket, master: str) -> None:
         """Follows until the connection is over. master: the main port of the one whose log was
