@@ -399,18 +399,21 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
+def written(head: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """Returns a run as JSON, a line for each row: two runs are compared line by line."""
+    lines = ",\n".join(map(json.dumps, rows))
+    return f'{json.dumps(head)[:-1]}, "rows": [\n{lines}\n]}}\n'
+
+
 def save(rows: list[Row], facts: dict[str, str], name: str, keep: Path | None = None) -> Path:
     """Writes every round of every row as JSON under RESULTS and prints where; keep: there, too."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     path = RESULTS / f"{name}-{stamp}.json"
-    whole = {
-        "when": stamp,
-        "scale": SCALE,
-        "machine": facts,
-        "rows": [{**asdict(row), "median": row.median} for row in rows],
-    }
-    text = json.dumps(whole, indent=1) + "\n"
+    text = written(
+        {"when": stamp, "scale": SCALE, "machine": facts},
+        [{**asdict(row), "median": row.median} for row in rows],
+    )
     path.write_text(text, encoding="utf-8")
     if keep is not None:
         keep.write_text(text, encoding="utf-8")
