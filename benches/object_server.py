@@ -11,9 +11,11 @@ import random
 import subprocess
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from operator import itemgetter
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
@@ -23,6 +25,8 @@ from benches.harness import ROOT, command_of
 __all__ = ["ADDRESS", "ObjectServer", "serving"]
 
 BUCKET = "bucket"
+#: Keys of a listing.
+PAGE = 1000
 ADDRESS = f"s3://{BUCKET}"
 
 
@@ -35,6 +39,9 @@ class _Bucket(ThreadingHTTPServer):
         self.folder, self.delay_s, self.fails = folder, delay_s, fails
         self.rng = random.Random(49)
         self.requests = self.sent = 0
+        files = (path for path in folder.rglob("*") if path.is_file())
+        #: Keys and sizes, by key: nobody writes there meanwhile.
+        self.listing = sorted((f.relative_to(folder).as_posix(), f.stat().st_size) for f in files)
         #: The most requests of which each began after the one before it had been answered.
         self.in_sequence = 0
 
@@ -93,17 +100,21 @@ class _Request(BaseHTTPRequestHandler):
             os.close(fd)
 
     def _list(self, asked: dict[str, str]) -> None:
-        prefix, after = asked.get("prefix", ""), asked.get("start-after", "")
-        root, found, below = self.server.folder, [], set()
-        for path in sorted(root.rglob("*")):
-            key = path.relative_to(root).as_posix()
-            if not path.is_file() or not key.startswith(prefix) or key <= after:
-                continue
+        prefix = asked.get("prefix", "")
+        after = asked.get("continuation-token") or asked.get("start-after", "")
+        listing, found, below = self.server.listing, list[tuple[str, int]](), set[str]()
+        at = bisect_right(listing, max(prefix, after), key=itemgetter(0))
+        for key, size in listing[at:]:
+            if not key.startswith(prefix) or len(found) == PAGE:
+                break
             inner, slash, _ = key[len(prefix) :].partition("/")
             if slash and asked.get("delimiter") == "/":
                 below.add(f"{prefix}{inner}/")
             else:
-                found.append((key, path.stat().st_size))
+                found.append((key, size))
+        more = len(found) == PAGE
+        last = escape(found[-1][0]) if more else ""
+        token = f"<NextContinuationToken>{last}</NextContinuationToken>" if more else ""
         contents = "".join(
             f"<Contents><Key>{escape(key)}</Key><Size>{size}</Size><ETag>1</ETag>"
             "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
@@ -114,8 +125,9 @@ class _Request(BaseHTTPRequestHandler):
             for each in sorted(below)
         )
         body = (
-            f"<ListBucketResult><Name>{BUCKET}</Name><IsTruncated>false</IsTruncated>"
-            f"{contents}{folders}</ListBucketResult>"
+            f"<ListBucketResult><Name>{BUCKET}</Name>"
+            f"<IsTruncated>{str(more).lower()}</IsTruncated>{token}{contents}{folders}"
+            "</ListBucketResult>"
         )
         self._answer(200, body.encode(), Content_Type="application/xml")
 

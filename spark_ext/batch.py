@@ -18,7 +18,7 @@ from pystore.files import FILE_MODE, make_folders, new_file
 from spark_ext import schema as columns
 from spark_ext.errors import DataLoss, SourceError
 from spark_ext.options import ReadOptions
-from spark_ext.plan import Part, plan
+from spark_ext.plan import Part, plan, probe_of
 from spark_ext.stores import let_go, open_reader, settle_worker
 from spark_ext.tiered import is_tiered
 
@@ -329,17 +329,14 @@ def _compare(reader: pystore.Reader, part: Part) -> None:
     if part.probe is None:
         return
     topic, queue, start, _ = part.ranges[0]
-    try:
-        units = reader.units(topic, queue, start, 1)
-        if not units:
-            reader.refresh()
-            units = reader.units(topic, queue, start, 1)
-    except LookupError:
-        units = []
-    if units and units[0][:2] != part.probe:
+    found = probe_of(reader, topic, queue, start)
+    if found is None:
+        reader.refresh()
+        found = probe_of(reader, topic, queue, start)
+    if found is not None and found != part.probe:
         raise SourceError(
             f"on host {socket.gethostname()}: {part.path} is not the store that was planned: offset"
-            f" {start} of {topic}/{queue} lies at byte {units[0][0]}, not {part.probe[0]}"
+            f" {start} of {topic}/{queue} lies at byte {found[0]}, not {part.probe[0]}"
         )
 
 

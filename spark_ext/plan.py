@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pyspark.sql.datasource import InputPartition
 
@@ -26,8 +26,9 @@ from spark_ext.tiered import check_seams, is_tiered, sides
 
 if TYPE_CHECKING:
     import pystore
+    from pystore.cold.reader import ColdReader
 
-__all__ = ["Part", "Range", "Span", "broker_names", "cut", "find_queues", "plan"]
+__all__ = ["Part", "Range", "Span", "broker_names", "cut", "find_queues", "plan", "probe_of"]
 
 HALF_TOPICS = (HALF_TOPIC, OP_TOPIC)
 
@@ -76,8 +77,8 @@ class Part(InputPartition):
     """What one task reads; small when pickled, for it travels with the task.
 
     ranges: (topic, queue, start, end) each; or, for a scan of the log, none: then `log` is (from,
-    to) in bytes and `topics` the names wanted, empty for all. probe: place and size of the first
-    record, by which a task knows that its host shows the same store.
+    to) in bytes and `topics` the names wanted, empty for all. probe: what `probe_of` says of the
+    first message, by which a task knows that its host shows the same store.
     """
 
     def __init__(
@@ -380,8 +381,9 @@ def record_bytes(reader: pystore.Reader, topic: str, queue: int, start: int, end
     a store and its tier, in the one that has the first."""
     reader, start, end = sides(reader, topic, queue, start, end)[0]
     count = end - start
-    # A unit of a tier costs a request.
-    step = max(1, count // (1 if reader.is_cold else SAMPLES))
+    if reader.is_cold:  # a unit costs a request, and may cost as much as the segment
+        return max(1, cast("ColdReader", reader).record_bytes(topic, queue, start))
+    step = max(1, count // SAMPLES)
     sizes = []
     for at in range(start, end, step)[:SAMPLES]:
         try:
@@ -429,15 +431,23 @@ def queue_parts(
     parts = []
     for piece in pieces:
         first = piece[0]
-        try:
-            units = reader.units(first.topic, first.queue, first.start, 1)
-        except LookupError:
-            units = []
-        probe = units[0][:2] if units else None
+        probe = probe_of(reader, first.topic, first.queue, first.start)
         parts.append(
             Part(path, broker, tuple((r.topic, r.queue, r.start, r.end) for r in piece), probe)
         )
     return parts
+
+
+def probe_of(reader: pystore.Reader, topic: str, queue: int, offset: int) -> tuple[int, int] | None:
+    """Returns by which two numbers a message is told from that of another store: place and size of
+    its record, or what a tier's manifest says of its segment. None: it is not there."""
+    try:
+        if reader.is_cold:
+            return cast("ColdReader", reader).probe(topic, queue, offset)
+        units = reader.units(topic, queue, offset, 1)
+    except LookupError:
+        return None
+    return units[0][:2] if units else None
 
 
 def plan(options: ReadOptions) -> list[Part]:

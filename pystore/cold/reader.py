@@ -54,6 +54,8 @@ _LEAST_UNITS = 800
 _AHEAD, _AT_ONCE = 36 << 20, 4
 #: Requests on their way for who reads a queue message by message, and units of the next segment.
 _RUNS_AHEAD, _UNITS_AHEAD = 3, 4096
+#: Of upstream's tier, units by which the size of records is estimated.
+_UNITS_SAMPLED = 32
 #: Queues whose last reads are known.
 _CURSORS = 1024
 #: Segments whose keys are looked at at once: of a thousand, eight requests follow each other.
@@ -354,6 +356,25 @@ class ColdReader(Reader):
             found += units_of(self._blocks.get(extent.key, place, place + size, extent.whole))
             at = end
         return found
+
+    def record_bytes(self, topic: str, queue: int, offset: int) -> int:
+        """Returns about how many bytes records have from an offset on, without a request where a
+        manifest tells; 0: nothing is there. Raises: NotFound."""
+        extent = next(self.tier.extents(topic, queue, offset, offset + 1), None)
+        if extent is None or extent.row is None:
+            sizes = [size for _, size, _ in self.units(topic, queue, offset, _UNITS_SAMPLED)]
+            return sum(sizes) // len(sizes) if sizes else 0
+        return extent.row.records // extent.row.count
+
+    def probe(self, topic: str, queue: int, offset: int) -> tuple[int, int] | None:
+        """Returns by which two numbers the segment of a message is told from others: its place in
+        the queue's log, and its CRC. Of upstream's tier, which has neither, place and size of the
+        record. None: it is not there. Raises: NotFound."""
+        extent = next(self.tier.extents(topic, queue, offset, offset + 1), None)
+        if extent is not None and extent.row is not None:
+            return extent.row.base, extent.row.crc
+        units = self.units(topic, queue, offset, 1)
+        return units[0][:2] if units else None
 
     def offset_at(self, topic: str, queue: int, timestamp: int, *, upper: bool = False) -> int:
         span = self._span(topic, queue)

@@ -20,7 +20,7 @@ from pystore.cold.push import push  # noqa: E402
 from pystore.cold.tier import new_tier  # noqa: E402
 from spark_ext import schema, stores  # noqa: E402
 from spark_ext.batch import read_part  # noqa: E402
-from spark_ext.errors import BadOption, DataLoss  # noqa: E402
+from spark_ext.errors import BadOption, DataLoss, SourceError  # noqa: E402
 from spark_ext.options import parse_read  # noqa: E402
 from spark_ext.plan import plan  # noqa: E402
 
@@ -75,7 +75,7 @@ def test_the_rows_of_a_tier_are_those_of_its_store(both: tuple[Path, Path], give
     assert rows(tier, **given) == rows(store, **given)
 
 
-def test_a_time_range_fetches_its_segments_alone(
+def test_a_time_range_fetches_its_segments_alone_and_once(
     both: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ):
     store, tier = both
@@ -83,14 +83,13 @@ def test_a_time_range_fetches_its_segments_alone(
         times = sorted({m.store_timestamp for m in reader.messages()})
     at = times[len(times) // 2]
     given = {"minStoreTimestamp": str(at), "maxStoreTimestamp": str(at)}
-    whole: list[str] = []
+    asked: list[tuple[str, int, int]] = []
     get = FolderObjects.get
 
     def watched(self: FolderObjects, key: str, start: int, end: int) -> bytes:
-        data = get(self, key, start, end)
-        if start == 0 and "COMMIT_LOG" in key and end == (self.root / key).stat().st_size:
-            whole.append(key)
-        return data
+        if "COMMIT_LOG" in key:
+            asked.append((key, start, end))
+        return get(self, key, start, end)
 
     monkeypatch.setattr(FolderObjects, "get", watched)
     found = rows(tier, **given)
@@ -101,9 +100,24 @@ def test_a_time_range_fetches_its_segments_alone(
             for span in cold.spans()
             for extent in cold.tier.extents(span.topic, span.queue, 0, 1 << 40)
         ]
-    within = {each.key for each in spans if each.time_min <= at <= each.time_max}
-    assert set(whole) == within
+    within = [(e.key, 0, e.whole) for e in spans if e.time_min <= at <= e.time_max]
+    assert sorted(asked) == sorted(within)
     assert len(within) < len(spans)
+
+
+def test_a_task_that_sees_another_tier_says_so(
+    both: tuple[Path, Path], small: dict[str, Any], tmp_path: Path
+):
+    with pystore.open(tmp_path / "other", **small) as store:
+        for number in range(400):
+            store.put("ab"[number % 2], b"%d" % -number * 20, queue=number % 4 // 2)
+        push(store, new_tier(tmp_path / "other-cold", "c", "broker-a"))
+    options = parse_read({"path": str(both[1])}, streaming=False)
+    layout = schema.ColumnLayout(("body",), (False,), "json")
+    part = plan(options)[0]
+    part.path = str(tmp_path / "other-cold")
+    with pytest.raises(SourceError, match="is not the store that was planned"):
+        next(read_part(part, layout, options))
 
 
 def test_a_damaged_segment_ends_the_query(both: tuple[Path, Path]):
