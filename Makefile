@@ -365,7 +365,9 @@ $(C_RUNS) $(C_TSAN_RUNS) $(C_BENCH_RUNS): run/%: build/ctests/%
 prepare:
 	@mkdir -p build
 	@if command -v mvn java >/dev/null; then \
-	  for version in 5.3.3 4.9.7; do RMQ_VERSION=$$version tests/reference/reference setup || true; done; \
+	  tests/reference/reference setup proxy || true; \
+	  RMQ_VERSION=4.9.7 tests/reference/reference setup || true; \
+	  RMQ_VERSION=5.5.0 tests/reference/reference fetch || true; \
 	fi >build/prepare.log 2>&1
 	@if command -v go >/dev/null; then \
 	  cd tests/go && go build -o /dev/null . || true; \

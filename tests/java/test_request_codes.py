@@ -15,7 +15,7 @@ CONSTANT = re.compile(r"public static final int (\w+) = (\d+);")
 
 
 def codes(reference, version: str, name: str) -> dict[int, str]:
-    reference.run("setup", timeout=reference.setup_s, RMQ_VERSION=version)
+    reference.run("fetch", timeout=reference.setup_s, RMQ_VERSION=version)
     printed = reference.run("constants", name, RMQ_VERSION=version).stdout
     return {int(code): text for text, code in CONSTANT.findall(printed)}
 
