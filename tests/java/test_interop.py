@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import purecodec
@@ -20,7 +21,9 @@ from waiting import until
 import pystore
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "interop"))
 import storewriter
+from admin import Admin
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
@@ -292,10 +295,10 @@ def served(reference, tmp_path_factory):
         ).stdout
         assert "boot success" in started
         visit = reference.run("visit", address, 40, *topics).stdout
-        status = reference.run("mqadmin", "topicStatus", "-n", address, "-t", "keys").stdout
-        # The tool waits six seconds for its answer, and a busy machine may take longer.
-        query = ["mqadmin", "queryMsgByKey", "-n", address, "-t", "keys", "-k", "order-17"]
-        by_key = until(lambda: reference.run(*query).stdout.strip())
+        with closing(Admin(address, folder)) as admin:
+            status = admin("topicStatus", "-t", "keys")
+            # The tool waits six seconds for its answer, and a busy machine may take longer.
+            by_key = until(lambda: admin("queryMsgByKey", "-t", "keys", "-k", "order-17").strip())
     finally:
         reference.run("stop", folder, check=False)
     facts = [json.loads(line) for line in visit.splitlines() if line.startswith("{")]
