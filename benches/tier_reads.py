@@ -221,7 +221,7 @@ class YearQueue:
 
 
 def make_year(cold: Path, hours: int) -> None:
-    """Writes out a queue of so many hours, a segment each. Nothing is synced: it is read at once."""
+    """Writes out a queue of so many hours, a segment each. Nothing is synced."""
     source: Any = YearQueue(hours)
     with patch("os.fsync"):
         push(source, new_tier(cold, "c", "b"), segment_bytes=OF_AN_HOUR * source.record)
