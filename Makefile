@@ -178,9 +178,9 @@ crash-lite: build ## 20 clients of 1,000 lite topics, and a broker that is kille
 	@PS_LITE_KILLS=$${PS_LITE_KILLS:-$(if $(PS_LITE_PAIR),20,50)} PS_LITE_TOPICS=1000 PS_LITE_CLIENTS=10 \
 	  $(PY) -m pytest tests/crash/test_lite_$(if $(PS_LITE_PAIR),roles_)kill.py -q -s $(HOURS)
 
-crash-cold: build ## a broker that writes to its cold tier, killed 200 times; the model of it with more lives
-	@PS_COLD_KILLS=$${PS_COLD_KILLS:-200} PS_COLD_LIVES=$${PS_COLD_LIVES:-100} $(PY) -m pytest tests/crash/test_cold_kill.py \
-	  tests/cold/test_cold_model.py -q -s $(HOURS)
+crash-cold: build ## a broker that writes to its cold tier, killed 200 times; a pair, at every step, 200 times; the model of it with more lives
+	@PS_COLD_KILLS=$${PS_COLD_KILLS:-200} PS_COLD_ROLES=$${PS_COLD_ROLES:-200} PS_COLD_LIVES=$${PS_COLD_LIVES:-100} \
+	  $(PY) -m pytest tests/crash/test_cold_kill.py tests/crash/test_cold_roles_kill.py tests/cold/test_cold_model.py -q -s $(HOURS)
 
 twin-cold: build ## a broker with a cold tier beside one that keeps everything: 100,000 requests, PS_COLD_TWINS
 	@PS_COLD_TWINS=$${PS_COLD_TWINS:-100000} $(PY) -m pytest tests/cold/test_twins.py -q -s $(HOURS)

@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
@@ -26,7 +26,9 @@ _HOPS = {"connection", "transfer-encoding", "content-length", "date", "server", 
 
 class FaultyS3(ThreadingHTTPServer):
     """away: nobody is answered. fails: one request in `seldom` of each sort, in each of its ways by
-    turns. faults: how often each was met."""
+    turns. faults: how often each was met. late_s: how late an answer is, which is to be longer than
+    the client waits. watch: called with method and path of each request, and whether it was passed
+    on; where it says so there is no answer, and nothing is passed on any more."""
 
     daemon_threads = True
 
@@ -34,10 +36,19 @@ class FaultyS3(ThreadingHTTPServer):
         super().__init__((host, 0), _Handler)
         self.behind, self.rng, self.seldom = urlsplit(behind).netloc, rng, seldom
         self.away = self.fails = False
+        self.late_s = 2.0
+        self.watch: Callable[[str, str, bool], bool] | None = None
         self.faults: Counter[str] = Counter()
         self._asked: Counter[tuple[str, ...]] = Counter()
         self._lock = threading.Lock()
         self._failed: set[str] = set()
+
+    @property
+    def address(self) -> str:
+        return "http://{}:{}".format(*self.server_address[:2])
+
+    def is_over(self, method: str, path: str, passed: bool) -> bool:
+        return self.watch is not None and self.watch(method, path, passed)
 
     def fault(self, key: str, kinds: tuple[str, ...]) -> str:
         """Returns how a request for a key fails; nothing: it does not."""
@@ -70,6 +81,9 @@ class _Handler(BaseHTTPRequestHandler):
             kinds = ("closed", "lost", "busy", "late")
         elif self.command == "GET" and "/COMMIT_LOG/" in self.path:
             kinds = ("closed", "cut", "wrong", "busy", "late")
+        if self.server.is_over(self.command, self.path, False):
+            self.close_connection = True
+            return
         kind = self.server.fault(self.path, kinds)
         if kind == "closed":
             self.close_connection = True
@@ -78,9 +92,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(503, {"Content-Type": "application/xml"}, _SLOW_DOWN)
             return
         if kind == "late":
-            time.sleep(2)  # longer than the client waits
+            time.sleep(self.server.late_s)
         status, headers, body = self._ask(sent)
-        if kind == "lost":
+        if self.server.is_over(self.command, self.path, True) or kind == "lost":
             self.close_connection = True
             return
         if kind == "wrong" and self._begins():
@@ -124,15 +138,17 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def faulty_s3(
-    behind: str, rng: random.Random, host: str = "127.0.0.1", seldom: int = 5
+    behind: str, rng: random.Random, host: str = "127.0.0.1", seldom: int = 5, named: bool = True
 ) -> Iterator[FaultyS3]:
-    """Yields the server; it fails once that is set. host: an address of this one."""
+    """Yields the server; it fails once that is set. host: an address of this one. named: as the
+    environment's, where clients look for one."""
     server = FaultyS3(behind, rng, host, seldom)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("AWS_ENDPOINT_URL", "http://{}:{}".format(*server.server_address[:2]))
+            if named:
+                patch.setenv("AWS_ENDPOINT_URL", server.address)
             yield server
     finally:
         server.shutdown()
