@@ -79,11 +79,26 @@ def of_scale(figures: dict[str, Any]) -> list[str]:
     return lines
 
 
+def of_many(figures: dict[str, Any]) -> list[str]:
+    """Returns what the brokers of one object store have of a day."""
+    many = figures["many"]
+    every, most = many["all"], many["most"]
+    lines = [f"| day {many['day']} | the {many['brokers']} together | the busiest of them |",
+             "|---|---|---|"]  # fmt: skip
+    for name, title in (("puts", "PUTs"), ("lists", "LISTs"), ("objects", "objects")):
+        lines.append(f"| {title} | {every[name]:,} | {most[name]:,} |")
+    for name, title in (("written", "manifests and pages, written"), ("kept", "kept")):
+        lines.append(f"| {title} | {size(every[name])} | {size(most[name])} |")
+    lines += ["", f"Who asks which brokers there are, as `pystore cold ls` of the root, makes"
+                  f" {many['root lists']} LISTs."]  # fmt: skip
+    return lines
+
+
 def main() -> int:
     figures = json.loads(FIGURES.read_text(encoding="utf-8"))
     tables = {
         "cost of a queue": of_queues(figures), "cost of a year": of_days(figures["year"]),
-        "cost of a day": of_scale(figures),
+        "cost of a day": of_scale(figures), "cost of brokers": of_many(figures),
     }  # fmt: skip
     page = generated.with_tables(PAGE, tables)
     return generated.main({PAGE: page}, __doc__, sys.argv[1:])

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benches.tier_year import FEW, FIGURES, Year, figures_of, simulate
+from benches.tier_year import FEW, FIGURES, Year, figures_of, simulate, simulate_many
 from pystore.cold import tier
 
 PUTS = 30
@@ -57,3 +57,16 @@ def test_a_query_by_key_takes_a_request_a_segment(year: Year):
     pages = sum(day.counts.puts["page"] for day in year.days)
     assert year.query_segments > 300
     assert year.query_gets < 1.1 * year.query_segments + pages
+
+
+def test_a_broker_asks_as_much_whatever_others_there_are():
+    alone = simulate(2, 2, PUTS)
+    many = simulate_many(3, 2, 2, PUTS)
+    for year in many.brokers:
+        assert (year.restart_gets, year.query_gets) == (alone.restart_gets, alone.query_gets)
+        for mine, theirs in zip(year.days, alone.days, strict=True):
+            assert mine.objects == theirs.objects
+            assert mine.counts.puts == theirs.counts.puts
+            for name in "lists", "gets":
+                assert getattr(mine.counts, name) == getattr(theirs.counts, name)
+    assert many.root_lists <= 4 * len(many.brokers)
