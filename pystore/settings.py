@@ -344,8 +344,9 @@ _USED: dict[str, dict[str, Any]] = {
         "broker", "ms", "interval between looks for lite topics that have expired",
         default=120_000, low=100, high=INT_MAX),
     "liteLagLatencyMetricsEnable": _row(
-        "broker", "", "rocketmq_consumer_lag_latency_milliseconds also of groups of lite topics: a"
-        " pass over all of these, now and then", default=False),
+        "broker", "", "rocketmq_consumer_lag_latency_milliseconds also of groups of lite topics:"
+        " a look at a message of each in which a group is behind, again after each commit",
+        default=False),
     "enableLmqQuota": _row(
         "broker", "", "bound the lite topics of a broker by maxLmqConsumeQueueNum", default=False),
     "maxLmqConsumeQueueNum": _row(

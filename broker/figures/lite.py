@@ -7,7 +7,6 @@ from __future__ import annotations
 from broker.loop.turns import Pieces
 from broker.metrics.page import Page
 from broker.services.context import Services
-from broker.services.lite.names import topic_below
 
 __all__ = ["add_lite", "add_lite_lags", "add_lite_latencies"]
 
@@ -48,31 +47,16 @@ def add_lite_lags(page: Page, s: Services) -> None:
 
 async def add_lite_latencies(page: Page, s: Services, turns: Pieces) -> None:
     """Adds how old the oldest message is that a group of lite topics has not read yet, where
-    liteLagLatencyMetricsEnable asks for it: a pass over all lite topics, which reads a message of
-    each in which a group is behind. Other work has its turn in between."""
+    liteLagLatencyMetricsEnable asks for it. The core keeps the times that it has looked up until
+    the group moves on. Other work has its turn in between."""
     lite = s.lite
     if lite is None or not lite.is_on or not s.settings["liteLagLatencyMetricsEnable"]:
         return
     now_ms = lite.now_ms()
-    oldest: dict[tuple[str, str], int] = {}
-    behind: dict[str, list[str]] = {}
     for lag in lite.registry.lags():
-        oldest[lag.parent, lag.group] = now_ms
-        if lag.queues:
-            behind.setdefault(lag.parent, []).append(lag.group)
-    if behind:
-        async for queue in lite.walk():
-            parent = topic_below(queue.name)
-            for group in behind.get(parent, ()):
-                offset = s.offsets.get(group, queue.name, 0)
-                if offset is None or offset >= queue.high:
-                    continue
-                await turns.next()
-                if found := lite.lights.read(queue.name, max(offset, queue.low), 1):
-                    since_ms = found[0].store_timestamp or now_ms  # 0: it is damaged
-                    oldest[parent, group] = min(oldest[parent, group], since_ms)
-    for (parent, group), since_ms in oldest.items():
+        since_ms = await lite.registry.oldest_ms(lag.group, turns)
         page.add(
-            "rocketmq_consumer_lag_latency_milliseconds", now_ms - since_ms, consumer_group=group,
-            is_retry="false", is_system="false", topic=parent,
+            "rocketmq_consumer_lag_latency_milliseconds",
+            0 if since_ms is None else now_ms - since_ms, consumer_group=lag.group,
+            is_retry="false", is_system="false", topic=lag.parent,
         )  # fmt: skip

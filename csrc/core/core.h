@@ -6,6 +6,7 @@
 
 #include "base/chains.h"
 #include "base/clock.h"
+#include "base/pool.h"
 #include "filter/sql92.h"
 #include "store/store.h"
 #include "wire/buffer.h"
@@ -92,9 +93,23 @@ typedef struct ps_marks {
     int32_t ms_taken_queue;   /* those of queues before it are */
 } ps_marks;
 
+/* Where groups read on in light queues: tables/lightrows.h. */
+typedef struct ps_light_offsets {
+    ps_pool ot_rows;
+    ps_chains ot_by_name;                    /* of readers */
+    struct ps_light_reader **ot_readers;     /* by number; NULL: it is free */
+    uint32_t ot_numbers, ot_reader_room;
+    uint32_t ot_free; /* no number below is free */
+    ps_ref *ot_changed; /* a ring, with room for all rows */
+    uint32_t ot_changed_at, ot_changed_count, ot_changed_room;
+    uint32_t ot_round_left; /* that are to be taken in this round */
+    ps_buffer ot_names;     /* of what was taken last */
+} ps_light_offsets;
+
 typedef struct ps_pop_place ps_pop_place; /* popwait.c */
 
-/* A group and a topic: subscription, consumer offsets, statistics. */
+/* A group and a topic: subscription, consumer offsets, statistics. Of a light queue there is one
+ * while a batch is out or a reset waits, and the offset of queue 0 is in ps_light_offsets. */
 typedef struct ps_pair {
     ps_chain pr_chain;
     struct ps_pair *pr_all, **pr_all_link; /* list of all, or of all of light queues */
@@ -109,13 +124,13 @@ typedef struct ps_pair {
     ps_pop_place *pr_places; /* at which pops wait: popwait.c */
     int64_t pr_pop_open; /* check points of it that are open, and ordered batches that are out */
     struct ps_order *pr_orders; /* the first of those batches: orders.h */
-    ps_marks *pr_table; /* the core's */
+    ps_core *pr_core;
+    bool pr_light; /* the topic is a light queue */
     struct ps_pair *pr_changed_next, **pr_changed_link; /* link NULL: it is not in that list */
     int64_t pr_round; /* in which it came there */
     ps_slot pr_slot;
     ps_count pr_out[PS_WAYS]; /* what the group was given */
     int64_t pr_points; /* check points that were opened, by it and by its retry topics */
-    struct ps_behind *pr_behind; /* in a light queue: tables/lags.h; NULL: it is not counted */
     char pr_names[]; /* group, then topic */
 } ps_pair;
 
@@ -290,9 +305,10 @@ typedef struct ps_core_delegated {
 /* What the broker has published. Owner: tables/. */
 typedef struct ps_core_tables {
     ps_chains tc_topics, tc_pairs; /* of ps_topic_entry, of ps_pair */
-    ps_pair *tc_all_pairs;    /* but for those of light queues, which may be a million: */
-    ps_pair *tc_light_pairs;
-    ps_chains tc_lags, tc_behind; /* of ps_lag, of ps_behind */
+    ps_pair *tc_all_pairs, *tc_light_pairs; /* but for those of light queues, and those */
+    uint32_t tc_light_count;                /* of the latter */
+    ps_light_offsets tc_light;
+    ps_chains tc_lags, tc_bound; /* of ps_lag, by group and by the queues that it counts */
     ps_marks tc_marks;
     int64_t tc_rules;      /* counts changes of topics and groups */
     uint32_t tc_withdrawn; /* counts what heartbeats rest on and is gone: topics, grants */

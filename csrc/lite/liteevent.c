@@ -8,6 +8,7 @@
 #include "pop/orders.h"
 #include "store/lights.h"
 #include "tables/lags.h"
+#include "tables/lightoffsets.h"
 #include "tables/tables.h"
 
 #define NEWS_BYTES (16 << 10) /* of names, that are taken at once */
@@ -123,11 +124,10 @@ ps_order *ps_lite_order(ps_pair *pair) {
     return m != NULL ? m->mk_order : NULL;
 }
 
-static bool has_more(ps_core *core, ps_pair *pair, ps_slice queue) {
-    const ps_mark *m = pair != NULL ? ps_pair_mark(pair, 0, false) : NULL;
-    int64_t low, high, at = m != NULL && m->mk_offset > 0 ? m->mk_offset : 0;
+static bool has_more(ps_core *core, ps_slice group, ps_slice queue) {
+    int64_t low, high, at = ps_light_offset_get(core, group, queue);
     return ps_lights_range(core->co_store, (const char *)queue.data, queue.len, &low, &high) &&
-           at < high;
+           (at > 0 ? at : 0) < high;
 }
 
 void ps_lite_due(ps_core *core, const ps_pair *pair, int64_t at_ms) {
@@ -156,14 +156,15 @@ void ps_lite_settle(ps_core *core, const char *group, int32_t group_len, const c
         return;
     }
     if (o != NULL) ps_order_undue(core, o);
-    lite_group *g = ps_lite_group(l, ps_lite_slice(group, group_len));
-    if (g != NULL && has_more(core, pair, ps_lite_slice(queue, len)))
-        ps_lite_offer(core, g, ps_lite_slice(queue, len));
+    const ps_slice of = ps_lite_slice(group, group_len), name = ps_lite_slice(queue, len);
+    lite_group *g = ps_lite_group(l, of);
+    if (g != NULL && has_more(core, of, name)) ps_lite_offer(core, g, name);
     tell_ready(core);
 }
 
 /* Whether a batch keeps the next one back; then it is an event once that comes back. */
-static bool is_out(ps_core *core, ps_pair *pair) {
+static bool is_out(ps_core *core, ps_slice group, ps_slice queue) {
+    ps_pair *pair = ps_core_find_pair(core, group.data, group.len, queue.data, queue.len);
     const ps_order *o = ps_lite_order(pair);
     int64_t until = ps_order_blocked_ms(o, (ps_slice){0}, ps_timer_now(core->co_store));
     if (until > 0 && o->or_due_at == 0) ps_lite_due(core, pair, until);
@@ -182,9 +183,7 @@ static void look_at_subs(ps_core *core, lite_client *c) {
         const ps_slice queue = ps_lite_sub_queue(ps_lite_sub_at(l, c->lc_subs), name);
         ps_lite_list_sub(l, c->lc_subs);
         c->lc_left--;
-        ps_pair *pair =
-            ps_core_find_pair(core, group.data, group.len, queue.data, queue.len);
-        if (has_more(core, pair, queue) && (c->lc_blocked_too || !is_out(core, pair)))
+        if (has_more(core, group, queue) && (c->lc_blocked_too || !is_out(core, group, queue)))
             ps_lite_offer(core, g, queue);
     }
     if (c->lc_subs == 0) c->lc_left = 0;
@@ -201,9 +200,8 @@ static void look_at_all(ps_core *core, lite_client *c) {
         g->lg_looks = at >= 0;
         if (at < 0) return;
         const ps_slice queue = ps_lite_slice(name, len);
-        ps_pair *pair = ps_core_find_pair(core, group.data, group.len, queue.data, queue.len);
-        if (len > 0 && ps_lite_reads(c, queue) && has_more(core, pair, queue) &&
-            !is_out(core, pair)) {
+        if (len > 0 && ps_lite_reads(c, queue) && has_more(core, group, queue) &&
+            !is_out(core, group, queue)) {
             if (c->lc_event_count >= g->lg_room) return;
             pick_client(core, g, queue, NULL);
             if (g->lg_rank != HAS_IT) { /* it asks, and the others may never */

@@ -11,6 +11,7 @@
 #include "lite/litetable.h"
 #include "pop/pop.h"
 #include "store/lights.h"
+#include "tables/lightoffsets.h"
 #include "tables/tables.h"
 
 #define POP_MAX 32
@@ -53,7 +54,7 @@ typedef struct taking { /* one pop under way */
 
 /* Of one queue: the batch that was out before, and the next one. */
 typedef struct light_batch {
-    ps_pair *pair;
+    ps_pair *pair; /* NULL: nothing is out */
     ps_slice queue;
     ps_order_row old; /* count 0: none was out */
     bool same;        /* that was of this attempt */
@@ -145,13 +146,10 @@ static int read_batch(taking *t, light_batch *b, int64_t *next) {
 
 /* Where the group reads on: a new one at the first message while the queue still has it, else at
  * the last. */
-static int64_t begin_at(ps_pair *pair, int64_t low, int64_t high) {
-    int64_t was = ps_pair_mark(pair, 0, false)->mk_offset, at = was;
-    if (at < 0) at = low == 0 || high == 0 ? 0 : high - 1;
+static int64_t begin_at(int64_t was, int64_t low, int64_t high) {
+    int64_t at = was >= 0 ? was : low == 0 || high == 0 ? 0 : high - 1;
     if (at < low) at = low;
-    if (at > high) at = high;
-    if (at != was) ps_pair_commit(pair, 0, at);
-    return at;
+    return at > high ? high : at;
 }
 
 /* What a smaller batch than the old one leaves of it after its last message: those that wait for
@@ -186,8 +184,11 @@ static int put_batch(taking *t, light_batch *b) {
     b->row.invisible_ms = t->invisible_ms;
     b->row.used_ms = t->pop_ms;
     int code = ps_core_order_put(t->core, &b->row, 1, t->e);
-    if (code == 0) ps_lite_due(t->core, b->pair, t->pop_ms + t->invisible_ms);
-    return code;
+    if (code < 0) return code;
+    b->pair = ps_core_find_pair(t->core, (const uint8_t *)g->lg_name, g->lg_len, b->queue.data,
+                                b->queue.len);
+    ps_lite_due(t->core, b->pair, t->pop_ms + t->invisible_ms);
+    return 0;
 }
 
 /* The batch that is out; whether it keeps the next one back. */
@@ -219,13 +220,15 @@ static int take_of(taking *t, ps_slice queue) {
     int64_t low, high, next, records = l->rg_records.len, counts = l->rg_counts.len;
     if (!ps_lights_range(c->co_store, (const char *)queue.data, queue.len, &low, &high)) return 0;
     const char *name = (const char *)queue.data;
-    b.pair = ps_core_find_pair(c, (const uint8_t *)g->lg_name, g->lg_len, queue.data, queue.len);
-    if (b.pair == NULL && ps_core_may_commit(c, g->lg_name, g->lg_len, name, queue.len, 0))
-        b.pair = ps_core_pair_of(c, g->lg_name, g->lg_len, name, queue.len);
-    if (b.pair == NULL || ps_pair_mark_asked(b.pair, 0) == NULL)
+    int64_t was = ps_light_offset_get(c, ps_lite_slice(g->lg_name, g->lg_len), queue);
+    if (was < 0 && !ps_core_may_commit(c, g->lg_name, g->lg_len, name, queue.len, 0))
         return ps_offsets_refused(c, t->e);
+    b.pair = ps_core_find_pair(c, (const uint8_t *)g->lg_name, g->lg_len, queue.data, queue.len);
     if (is_blocked(t, &b)) return 0;
-    next = begin_at(b.pair, low, high);
+    next = begin_at(was, low, high);
+    if (next != was &&
+        ps_core_commit(c, g->lg_name, g->lg_len, name, queue.len, 0, next, t->e) < 0)
+        return PS_E_NO_MEMORY;
     if (next >= high) return 0;
     int code = read_batch(t, &b, &next);
     if (code == 0 && b.found > 0) code = put_batch(t, &b);
@@ -238,8 +241,8 @@ static int take_of(taking *t, ps_slice queue) {
     t->count += b.found;
     if (b.found > 0) return 1;
     if (b.row.count == 0) return 0;
-    ps_pair_commit(b.pair, 0, next);
-    ps_order_reset(c, b.pair, 0); /* all of them are damaged or acknowledged */
+    ps_core_commit(c, g->lg_name, g->lg_len, name, queue.len, 0, next, NULL);
+    if (b.pair != NULL) ps_order_reset(c, b.pair, 0); /* all are damaged or acknowledged */
     return next < high ? 2 : 0;
 }
 

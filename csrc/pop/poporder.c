@@ -239,7 +239,7 @@ static void wake_queue(ps_core *c, ps_pair *pair, int32_t queue_id) {
 /* The group continues after what is acknowledged. */
 static void move_on(ps_core *c, const ps_order *o) {
     ps_pair *pair = o->or_pair;
-    int64_t next = next_offset(o), committed = ps_pair_mark(pair, o->or_queue, false)->mk_offset;
+    int64_t next = next_offset(o), committed = ps_pair_offset(pair, o->or_queue);
     if (next < committed) next = committed;
     ps_pair_commit(pair, o->or_queue, next);
     ps_order_note(c, pair, o->or_queue, o, next);
@@ -250,7 +250,7 @@ static void move_on(ps_core *c, const ps_order *o) {
 /* PS_ORDER_STALE, PS_ORDER_UNKNOWN, or PS_ORDER_DONE and its place. */
 static int find_open(ps_order *o, int64_t pop_ms, int64_t offset, int32_t *at) {
     if (o == NULL || o->or_pop_ms != pop_ms ||
-        offset < ps_pair_mark(o->or_pair, o->or_queue, false)->mk_offset)
+        offset < ps_pair_offset(o->or_pair, o->or_queue))
         return PS_ORDER_STALE;
     *at = place_of(o, offset);
     return *at >= 0 ? PS_ORDER_DONE : PS_ORDER_UNKNOWN;

@@ -23,6 +23,7 @@
 #include "sends/sends.h"
 #include "tables/heartbeats.h"
 #include "tables/lags.h"
+#include "tables/lightrows.h"
 #include "tables/tables.h"
 #include "waits/coldpull.h"
 
@@ -104,6 +105,7 @@ static void free_tables(ps_core *c) {
         free(p);
     }
     ps_chains_free(&c->co_tables.tc_pairs, false);
+    ps_light_offsets_free(c);
     ps_buffer_free(&c->co_counters.cc_free_slots);
 }
 

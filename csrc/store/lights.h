@@ -25,6 +25,8 @@ int32_t ps_lights_range(ps_store *store, const char *name, int32_t len, int64_t 
 int64_t ps_lights_end(ps_store *store, const char *name, int32_t len);
 /* Store time (ms) of the last record of a queue; 0: not known. */
 int64_t ps_lights_last_ms(ps_store *store, const char *name, int32_t len);
+/* The same of the first one from the offset on that is there. */
+int64_t ps_lights_ms_from(ps_store *store, const char *name, int32_t len, int64_t offset);
 
 typedef struct ps_light_record {
     int64_t offset, physical, store_ms;

@@ -255,6 +255,17 @@ static int32_t read_units(ps_store *s, const char *name, int32_t len, const ps_l
     return count;
 }
 
+int64_t ps_lights_ms_from(ps_store *s, const char *name, int32_t len, int64_t offset) {
+    ps_light_unit u;
+    ps_error e = {0};
+    if (!enter_lights(s)) return 0;
+    int64_t min = atomic_load(&s->st_log.lg_min);
+    int32_t n = ps_light_units(&s->st_light, name, len, offset, min, &u, 1, &e);
+    int64_t ms = n == 1 ? store_ms_of(s, u.physical) : 0;
+    ps_leave(s);
+    return ms;
+}
+
 #define READ_MAX 64
 
 /* Those from an offset on, `count` of them or READ_MAX at most; the lights are entered. */

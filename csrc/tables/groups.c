@@ -9,7 +9,7 @@
 #include "core/core.h"
 #include "core/lock.h"
 #include "format/multi.h"
-#include "tables/lags.h"
+#include "tables/lightoffsets.h"
 #include "tables/tables.h"
 
 #define QUEUES_MAX (PS_QUEUE_ID_MAX + 1)
@@ -30,13 +30,34 @@ int ps_offsets_refused(const ps_core *c, ps_error *e) {
 
 /* ---- pairs ---- */
 
-static bool is_light(const ps_pair *p) {
-    return ps_name_is_lmq((const uint8_t *)p->pr_names + p->pr_group_len, p->pr_topic_len);
+static ps_slice slice_of(const char *text, int32_t len) {
+    return (ps_slice){(const uint8_t *)text, len};
+}
+
+static ps_slice group_of(const ps_pair *p) {
+    return slice_of(p->pr_names, p->pr_group_len);
+}
+
+static ps_slice topic_of(const ps_pair *p) {
+    return slice_of(p->pr_names + p->pr_group_len, p->pr_topic_len);
+}
+
+static ps_marks *marks_of(const ps_pair *p) {
+    return &p->pr_core->co_tables.tc_marks;
+}
+
+/* Whether the offset of that queue is a row of its own. */
+static bool is_row(const ps_pair *p, int32_t queue_id) {
+    return p->pr_light && queue_id == 0;
+}
+
+static bool is_light(const char *topic, int32_t len) {
+    return ps_name_is_lmq((const uint8_t *)topic, len);
 }
 
 ps_pair *ps_pairs_each(const ps_core *c, const ps_pair *p) {
     ps_pair *next = p == NULL ? c->co_tables.tc_all_pairs : p->pr_all;
-    return next != NULL || (p != NULL && is_light(p)) ? next : c->co_tables.tc_light_pairs;
+    return next != NULL || (p != NULL && p->pr_light) ? next : c->co_tables.tc_light_pairs;
 }
 
 ps_pair *ps_core_find_pair(ps_core *c, const uint8_t *group, int32_t group_len,
@@ -63,17 +84,18 @@ static ps_pair *pair_of(ps_core *c, const char *group, int32_t group_len, const 
     if (p == NULL) return NULL;
     p->pr_group_len = group_len;
     p->pr_topic_len = topic_len;
-    p->pr_table = &c->co_tables.tc_marks;
+    p->pr_core = c;
+    p->pr_light = is_light(topic, topic_len);
     memcpy(p->pr_names, group, (size_t)group_len);
     memcpy(p->pr_names + group_len, topic, (size_t)topic_len);
     ps_chains_add(&c->co_tables.tc_pairs, p,
                   pair_hash((const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len));
-    ps_pair **all = is_light(p) ? &c->co_tables.tc_light_pairs : &c->co_tables.tc_all_pairs;
+    ps_pair **all = p->pr_light ? &c->co_tables.tc_light_pairs : &c->co_tables.tc_all_pairs;
+    c->co_tables.tc_light_count += p->pr_light;
     p->pr_all = *all;
     p->pr_all_link = all;
     if (p->pr_all != NULL) p->pr_all->pr_all_link = &p->pr_all;
     *all = p;
-    if (is_light(p)) ps_lag_join(c, p);
     return p;
 }
 
@@ -85,7 +107,7 @@ ps_pair *ps_core_pair_of(ps_core *c, const char *group, int32_t group_len, const
 /* ---- what has changed ---- */
 
 static void list_changed(ps_pair *p) {
-    ps_marks *t = p->pr_table;
+    ps_marks *t = marks_of(p);
     if (p->pr_changed_link != NULL) return;
     p->pr_round = t->ms_round;
     p->pr_changed_next = NULL;
@@ -100,19 +122,20 @@ static void unlist_changed(ps_pair *p) {
     if (p->pr_changed_next != NULL)
         p->pr_changed_next->pr_changed_link = p->pr_changed_link;
     else
-        p->pr_table->ms_changed_end = p->pr_changed_link;
+        marks_of(p)->ms_changed_end = p->pr_changed_link;
     p->pr_changed_link = NULL;
 }
 
 /* Nothing of it is to be taken any more. */
 static void forget_changes(ps_pair *p) {
     unlist_changed(p);
-    if (p->pr_table->ms_taken == p) p->pr_table->ms_taken = NULL;
+    if (marks_of(p)->ms_taken == p) marks_of(p)->ms_taken = NULL;
 }
 
 static void free_marks(ps_pair *p) {
     forget_changes(p);
-    p->pr_table->ms_count -= p->pr_mark_count;
+    for (int32_t i = 0; i < p->pr_mark_count; i++)
+        marks_of(p)->ms_count -= !is_row(p, p->pr_marks[i].mk_queue);
     free(p->pr_marks);
     p->pr_marks = NULL;
     p->pr_mark_count = p->pr_mark_room = 0;
@@ -131,7 +154,7 @@ static void drop_if_empty(ps_core *c, ps_pair *p) {
         !has_no_offsets(p))
         return;
     free_marks(p);
-    ps_lag_leave(c, p);
+    c->co_tables.tc_light_count -= p->pr_light;
     ps_chains_remove(&c->co_tables.tc_pairs, p);
     *p->pr_all_link = p->pr_all;
     if (p->pr_all != NULL) p->pr_all->pr_all_link = p->pr_all_link;
@@ -219,7 +242,7 @@ ps_mark *ps_pair_mark(ps_pair *p, int32_t queue_id, bool make) {
     if (at < p->pr_mark_count && p->pr_marks[at].mk_queue == queue_id) return &p->pr_marks[at];
     if (!make) return NULL;
     if (p->pr_mark_count == p->pr_mark_room) {
-        int32_t room = p->pr_mark_room > 0 ? 2 * p->pr_mark_room : is_light(p) ? 1 : 4;
+        int32_t room = p->pr_mark_room > 0 ? 2 * p->pr_mark_room : p->pr_light ? 1 : 4;
         ps_mark *marks = realloc(p->pr_marks, (size_t)room * sizeof *marks);
         if (marks == NULL) return NULL;
         p->pr_marks = marks;
@@ -229,7 +252,7 @@ ps_mark *ps_pair_mark(ps_pair *p, int32_t queue_id, bool make) {
     memmove(m + 1, m, (size_t)(p->pr_mark_count - at) * sizeof *m);
     *m = (ps_mark){.mk_queue = queue_id, .mk_offset = -1, .mk_reset = -1, .mk_pulled = -1};
     p->pr_mark_count++;
-    p->pr_table->ms_count++;
+    marks_of(p)->ms_count += !is_row(p, queue_id);
     return m;
 }
 
@@ -240,7 +263,7 @@ static bool may_have(ps_marks *t, int32_t count) {
 }
 
 bool ps_pair_may_have(ps_pair *p, int32_t count) {
-    return may_have(p->pr_table, count);
+    return may_have(marks_of(p), count);
 }
 
 ps_mark *ps_pair_mark_asked(ps_pair *p, int32_t queue_id) {
@@ -268,18 +291,27 @@ bool ps_pair_marks(ps_pair *p, int32_t count) {
             all[queue] =
                 (ps_mark){.mk_queue = queue, .mk_offset = -1, .mk_reset = -1, .mk_pulled = -1};
     }
-    p->pr_table->ms_count += room - p->pr_mark_count;
+    marks_of(p)->ms_count += room - p->pr_mark_count;
     p->pr_mark_count = room;
     return true;
+}
+
+int64_t ps_pair_offset(ps_pair *p, int32_t queue_id) {
+    if (is_row(p, queue_id)) return ps_light_offset_get(p->pr_core, group_of(p), topic_of(p));
+    const ps_mark *m = ps_pair_mark(p, queue_id, false);
+    return m != NULL ? m->mk_offset : -1;
 }
 
 void ps_pair_commit(ps_pair *p, int32_t queue_id, int64_t offset) {
     ps_mark *m = ps_pair_mark(p, queue_id, true);
     if (m == NULL || m->mk_reset >= 0 || m->mk_offset == offset) return;
+    if (is_row(p, queue_id)) {
+        ps_light_offset_set(p->pr_core, group_of(p), topic_of(p), offset);
+        return;
+    }
     m->mk_offset = offset;
     m->mk_changed = true;
     list_changed(p);
-    if (p->pr_behind != NULL) ps_lag_moved(p->pr_behind);
 }
 
 void ps_pair_pulled(ps_pair *p, int32_t queue_id, int64_t next) {
@@ -287,15 +319,21 @@ void ps_pair_pulled(ps_pair *p, int32_t queue_id, int64_t next) {
     if (m != NULL) m->mk_pulled = next;
 }
 
-static int mark_of(ps_core *c, const char *group, int32_t group_len, const char *topic,
-                   int32_t topic_len, int32_t queue_id, int64_t offset, ps_pair **pair,
-                   ps_mark **out, ps_error *e) {
+static int check_place(int32_t group_len, int32_t topic_len, int32_t queue_id, int64_t offset,
+                       ps_error *e) {
     int code = check_names(group_len, topic_len, e);
     if (code < 0) return code;
-    if (queue_id < 0 || queue_id >= QUEUES_MAX || offset < 0)
-        return ps_fail(e, PS_E_ARGUMENT, 0, offset, NULL,
-                       "queue %d is not from 0 to %d, or offset %lld is negative", queue_id,
-                       QUEUES_MAX - 1, (long long)offset);
+    if (queue_id >= 0 && queue_id < QUEUES_MAX && offset >= 0) return 0;
+    return ps_fail(e, PS_E_ARGUMENT, 0, offset, NULL,
+                   "queue %d is not from 0 to %d, or offset %lld is negative", queue_id,
+                   QUEUES_MAX - 1, (long long)offset);
+}
+
+static int mark_of(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                   int32_t topic_len, int32_t queue_id, ps_pair **pair, ps_mark **out,
+                   ps_error *e) {
+    int code = check_place(group_len, topic_len, queue_id, 0, e);
+    if (code < 0) return code;
     *pair = pair_of(c, group, group_len, topic, topic_len, false);
     *out = *pair != NULL ? ps_pair_mark(*pair, queue_id, true) : NULL;
     return *out != NULL ? 0 : ps_offsets_refused(c, e);
@@ -304,7 +342,7 @@ static int mark_of(ps_core *c, const char *group, int32_t group_len, const char 
 int ps_pair_hold(ps_core *c, const char *group, int32_t group_len, const char *topic,
                  int32_t topic_len, int32_t queue_id, ps_pair **out, ps_error *e) {
     ps_mark *m = NULL;
-    int code = mark_of(c, group, group_len, topic, topic_len, queue_id, 0, out, &m, e);
+    int code = mark_of(c, group, group_len, topic, topic_len, queue_id, out, &m, e);
     if (code == 0) (*out)->pr_pop_open++;
     return code;
 }
@@ -318,9 +356,16 @@ void ps_pair_let_go(ps_core *c, ps_pair *p) {
 int ps_core_commit(ps_core *c, const char *group, int32_t group_len, const char *topic,
                    int32_t topic_len, int32_t queue_id, int64_t offset, ps_error *e) {
     PS_CORE_HELD(c);
-    ps_pair *p = NULL;
+    ps_pair *p =
+        ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
     ps_mark *m = NULL;
-    int code = mark_of(c, group, group_len, topic, topic_len, queue_id, offset, &p, &m, e);
+    int code = check_place(group_len, topic_len, queue_id, offset, e);
+    if (code == 0 && p == NULL && queue_id == 0 && is_light(topic, topic_len))
+        return ps_light_offset_set(c, slice_of(group, group_len), slice_of(topic, topic_len),
+                                   offset)
+                   ? 0
+                   : ps_offsets_refused(c, e);
+    if (code == 0) code = mark_of(c, group, group_len, topic, topic_len, queue_id, &p, &m, e);
     if (code < 0) return code;
     if (m->mk_reset >= 0) return 1;
     ps_pair_commit(p, queue_id, offset);
@@ -330,10 +375,11 @@ int ps_core_commit(ps_core *c, const char *group, int32_t group_len, const char 
 int64_t ps_core_offset(ps_core *c, const char *group, int32_t group_len, const char *topic,
                        int32_t topic_len, int32_t queue_id) {
     PS_CORE_HELD(c);
+    if (queue_id == 0 && is_light(topic, topic_len))
+        return ps_light_offset_get(c, slice_of(group, group_len), slice_of(topic, topic_len));
     ps_pair *p =
         ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
-    ps_mark *m = p != NULL ? ps_pair_mark(p, queue_id, false) : NULL;
-    return m != NULL ? m->mk_offset : -1;
+    return p != NULL ? ps_pair_offset(p, queue_id) : -1;
 }
 
 int64_t ps_core_pulled(ps_core *c, const char *group, int32_t group_len, const char *topic,
@@ -341,9 +387,9 @@ int64_t ps_core_pulled(ps_core *c, const char *group, int32_t group_len, const c
     PS_CORE_HELD(c);
     ps_pair *p =
         ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
-    ps_mark *m = p != NULL ? ps_pair_mark(p, queue_id, false) : NULL;
-    if (m == NULL) return -1;
-    return m->mk_pulled > m->mk_offset ? m->mk_pulled : m->mk_offset;
+    const ps_mark *m = p != NULL ? ps_pair_mark(p, queue_id, false) : NULL;
+    int64_t offset = ps_core_offset(c, group, group_len, topic, topic_len, queue_id);
+    return m != NULL && m->mk_pulled > offset ? m->mk_pulled : offset;
 }
 
 /* The next pair of the round; NULL: there is none. */
@@ -361,7 +407,10 @@ int64_t ps_core_take_offsets(ps_core *c, int32_t begin, ps_offset_row *out, int6
     PS_CORE_HELD(c);
     ps_marks *t = &c->co_tables.tc_marks;
     int64_t n = 0;
-    if (begin) t->ms_round++;
+    if (begin) {
+        t->ms_round++;
+        ps_light_offsets_begin(c);
+    }
     for (ps_pair *p; n < room && (p = next_changed(t)) != NULL;) {
         int32_t i = mark_place(p, t->ms_taken_queue);
         for (; i < p->pr_mark_count && n < room; i++) {
@@ -375,7 +424,7 @@ int64_t ps_core_take_offsets(ps_core *c, int32_t begin, ps_offset_row *out, int6
         }
         if (i == p->pr_mark_count) t->ms_taken = NULL;
     }
-    return n;
+    return n + ps_light_offsets_take(c, out + n, room - n);
 }
 
 int32_t ps_core_may_commit(ps_core *c, const char *group, int32_t group_len, const char *topic,
@@ -384,12 +433,14 @@ int32_t ps_core_may_commit(ps_core *c, const char *group, int32_t group_len, con
     ps_pair *p =
         ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
     if (p != NULL && ps_pair_mark(p, queue_id, false) != NULL) return 1;
+    if (ps_core_offset(c, group, group_len, topic, topic_len, queue_id) >= 0) return 1;
     return may_have(&c->co_tables.tc_marks, 1);
 }
 
 int64_t ps_core_pair_count(ps_core *c) {
     PS_CORE_HELD(c);
-    return c->co_tables.tc_pairs.count;
+    const ps_core_tables *t = &c->co_tables;
+    return (int64_t)t->tc_pairs.count - t->tc_light_count + t->tc_light.ot_rows.pl_count;
 }
 
 int64_t ps_core_offsets_refused(ps_core *c) {
@@ -442,7 +493,10 @@ int64_t ps_core_offsets_of(ps_core *c, const char *group, int32_t group_len, con
         int64_t left = size < room ? room - size : 0;
         size += put_block(p, names_only != 0, left > 0 ? out + size : out, left);
     }
-    return size;
+    if (names_only == 2 || (topic != NULL && !is_light(topic, topic_len))) return size;
+    int64_t left = size < room ? room - size : 0;
+    return size + ps_light_offsets_put(c, slice_of(group, group_len), slice_of(topic, topic_len),
+                                       names_only != 0, left > 0 ? out + size : out, left);
 }
 
 /* What is in flight stays counted. */
@@ -460,7 +514,6 @@ static void forget_offsets(ps_core *c, ps_pair *p) {
         clear_marks(p);
     else
         free_marks(p);
-    if (p->pr_behind != NULL) ps_lag_moved(p->pr_behind);
     ps_pair_count_end(c, p);
     drop_if_empty(c, p);
 }
@@ -468,6 +521,8 @@ static void forget_offsets(ps_core *c, ps_pair *p) {
 void ps_core_forget_offsets(ps_core *c, const char *group, int32_t group_len, const char *topic,
                             int32_t topic_len) {
     PS_CORE_HELD(c);
+    if (topic == NULL || is_light(topic, topic_len))
+        ps_light_offsets_forget(c, slice_of(group, group_len), slice_of(topic, topic_len));
     if (group != NULL && topic != NULL) {
         ps_pair *p = ps_core_find_pair(c, (const uint8_t *)group, group_len,
                                        (const uint8_t *)topic, topic_len);

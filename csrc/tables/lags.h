@@ -34,25 +34,21 @@ typedef struct ps_lag_queue {
  * PS_E_NO_MEMORY. */
 int32_t ps_lag_top(ps_core *core, const char *group, int32_t group_len, ps_lag_queue *rows,
                    int32_t room, ps_error *error);
+/* When the oldest message was stored (ms) that a group has not read; INT64_MAX: not known. The
+ * first time, and after each commit, the time of the message is looked up: in some lite topics a
+ * call, from place *at on. *at: where the next call goes on; -1: this is the answer.
+ * PS_E_NO_MEMORY. */
+int64_t ps_lag_oldest(ps_core *core, const char *group, int32_t group_len, int32_t *at,
+                      ps_error *error);
 /* cdef end */
 
-/* What a group is behind in one light queue. */
-typedef struct ps_behind {
-    ps_chain bh_chain; /* hash of the queue's name */
-    struct ps_pair *bh_pair;
-    struct ps_lag *bh_lag;
-    int64_t bh_end;      /* offset of the queue's next message, as far as it was told */
-    int64_t bh_messages; /* as they are counted in bh_lag */
-    int32_t bh_at;       /* where it stands there, of those that have some */
-} ps_behind;
+struct ps_lag;
 
-/* A pair of a light queue was made: counted from now on when its group is bound to the topic. No
- * memory: it is not. */
-void ps_lag_join(ps_core *c, struct ps_pair *p);
-/* Its offset has changed. */
-void ps_lag_moved(ps_behind *b);
-/* It goes. */
-void ps_lag_leave(ps_core *c, struct ps_pair *p);
+/* The row (lightrows.h) of a reader that is bound is so much behind from now on. moved:
+ * since its offset has changed. */
+void ps_lag_count(ps_core *c, struct ps_lag *g, ps_ref row, int64_t messages, bool moved);
+/* Room for so many rows, so that what moves later always has some. */
+bool ps_lag_reserve(struct ps_lag *g, int32_t rows);
 /* The light queue has got messages; the same of all queues; it is gone. */
 void ps_lag_grew(ps_core *c, ps_slice queue);
 void ps_lag_look(ps_core *c);

@@ -17,6 +17,8 @@ ps_pair *ps_core_pair_of(ps_core *c, const char *group, int32_t group_len, const
 /* All pairs, those of light queues last: the first for NULL. To forget pairs while walking, ask for
  * the next one before. */
 ps_pair *ps_pairs_each(const ps_core *c, const ps_pair *p);
+/* The offset that is committed there; -1: none. */
+int64_t ps_pair_offset(ps_pair *p, int32_t queue_id);
 void ps_pair_commit(ps_pair *p, int32_t queue_id, int64_t offset);
 void ps_pair_pulled(ps_pair *p, int32_t queue_id, int64_t next);
 ps_mark *ps_pair_mark(ps_pair *p, int32_t queue_id, bool make); /* NULL: none, or no memory */

@@ -115,6 +115,12 @@ class LightQueues:
         raw = utf8(name, "the queue")
         return int(lib.ps_lights_last_ms(self._owner.c_handle(), raw, len(raw)))
 
+    def ms_from(self, name: str, offset: int) -> int:
+        """Returns the store time of the first message from `offset` on, in ms; 0: there is none
+        whose time is known."""
+        raw = utf8(name, "the queue")
+        return int(lib.ps_lights_ms_from(self._owner.c_handle(), raw, len(raw), offset))
+
     def read(self, name: str, offset: int, count: int) -> list[LightRecord]:
         """Returns messages from `offset` on, at most 64, ascending. Raises: StoreIOError,
         RecordDamaged for a unit that cannot be read."""

@@ -15,6 +15,7 @@ from scrapes import scrape, value
 from snapshots import snapshot
 from waiting import BOUND_S, until_async
 
+from broker.loop.turns import Pieces
 from broker.processors.lite import LiteProcessor
 from broker.processors.send import SendProcessor
 from broker.remoting.client import RemotingClient
@@ -740,6 +741,15 @@ async def walked(lt, group):
     return len(found), sum(behind.values()), behind
 
 
+async def waits_since(lt, group, behind):
+    """When the oldest message was stored that a group has not read, of lite topics in which it is
+    behind."""
+    found = [
+        lt.lite.lights.read(f"%LMQ%$L${name}", lt.committed(name, group), 1) for name in behind
+    ]
+    return min((rows[0].store_timestamp for rows in found if rows), default=None)
+
+
 async def go_on(lt, rng):
     """Something that happens to a lite topic."""
     name, offsets = f"n{rng.randrange(9)}", lt.p.broker.services.offsets
@@ -775,7 +785,9 @@ async def test_d21_tools_are_told_what_a_walk_over_all_lite_topics_finds(store_p
             assert ("n0" in (await told(lt, "h"))[2]) == (life > 0)
             for _ in range(12):
                 for group in (GROUP, "h"):
-                    assert await told(lt, group) == await walked(lt, group)
+                    assert await told(lt, group) == (found := await walked(lt, group))
+                    since = await lt.lite.registry.oldest_ms(group, Pieces())
+                    assert since == await waits_since(lt, group, found[2])
                 for _ in range(5):
                     await go_on(lt, rng)
             await lt.send("n0", "last")

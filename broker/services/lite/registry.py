@@ -18,6 +18,8 @@ __all__ = ["LiteClient", "LiteGroupLag", "LiteRegistry", "LiteTotals"]
 _ROWS = 256
 #: Of names of light queues, that one call gives.
 _NAMES_BYTES = 64 << 10
+#: Time of what is not known.
+_NEVER = (1 << 63) - 1
 #: Names of an old set that one call drops.
 _TOGETHER = 4096
 
@@ -251,6 +253,18 @@ class LiteRegistry:
         """Returns how far a group is behind; None: it is not bound."""
         raw, row = group.encode(), ffi.new("ps_lag_row *")
         return _lag_of(row) if lib.ps_lag_get(self._core.handle, raw, len(raw), row) else None
+
+    async def oldest_ms(self, group: str, turns: Pieces) -> int | None:
+        """Returns when the oldest message was stored, ms, that a group has not read; None: it has
+        read all of them, or their times are not known. Raises: OutOfMemory."""
+        raw, at = group.encode(), ffi.new("int32_t *")
+        while True:
+            found = self._check(
+                lib.ps_lag_oldest(self._core.handle, raw, len(raw), at, self._error)
+            )
+            if at[0] < 0:
+                return None if found == _NEVER else found
+            await turns.next()
 
     async def furthest(self, group: str, most: int) -> AsyncIterator[tuple[str, int]]:
         """Yields the light queues in which a group has the most messages to read, and how many, in
