@@ -28,7 +28,7 @@ from pystore.errors import StoreError
 from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
 from pystore.store.light_queues import names_in
 
-__all__ = ["LiteProcessor"]
+__all__ = ["LISTED_MAX", "LiteProcessor"]
 
 #: Messages of one pop.
 _POP_MAX = 32
@@ -37,7 +37,7 @@ _LATE_MS = 500
 _NO_REMARK = "not set any response code"
 _NOTHING = {"popTime": 0, "invisibleTime": 0, "reviveQid": 0}
 #: Lite topics that an answer names at most.
-_LISTED_MAX = 10_000
+LISTED_MAX = 10_000
 #: Names that are checked at once.
 _TOGETHER = 512
 
@@ -45,7 +45,7 @@ _TOGETHER = 512
 class LiteProcessor:
     def __init__(self, s: Services) -> None:
         self.s = s
-        #: Of the one list of lite topics that is made at a time: it has up to _LISTED_MAX rows.
+        #: Of the one list of lite topics that is made at a time: it has up to LISTED_MAX rows.
         self._listing = asyncio.Lock()
 
     def handlers(self) -> dict[int, Handler]:
@@ -426,7 +426,7 @@ class LiteProcessor:
                 queues = [f"{config.name}@{name}"]
             body |= {
                 "liteTopicCount": len(queues), "lastAccessTime": client.accessed_ms,
-                "liteTopicSet": queues[: min(most, _LISTED_MAX)],
+                "liteTopicSet": queues[: min(most, LISTED_MAX)],
             }  # fmt: skip
         return command.reply(body=mqjson.dumps(body))
 
@@ -454,22 +454,24 @@ class LiteProcessor:
             while not registry.look():  # what was put before the question counts
                 await turns.next()
             lag = registry.lag(group)
-            named = min(most, _LISTED_MAX, lag.queues if lag is not None else 0)
-            top = [
-                {
-                    "liteTopic": (parts_of(queue) or ("", queue))[1],
-                    "lagCount": messages,
-                    "earliestUnconsumedTimestamp": self._waits_since(lite, group, queue),
-                }
+            named = min(most, LISTED_MAX, lag.queues if lag is not None else 0)
+            top = [  # as text already: that of all rows at once would hold the loop
+                mqjson.JsonText.of_plain(
+                    {
+                        "liteTopic": (parts_of(queue) or ("", queue))[1],
+                        "lagCount": messages,
+                        "earliestUnconsumedTimestamp": self._waits_since(lite, group, queue),
+                    }
+                )
                 async for queue, messages in registry.furthest(group, named)
             ]
+            rows = mqjson.JsonText(f"[{','.join(top)}]")
             total = lag.messages if lag is not None else 0
-            body |= {"totalLagCount": total, "lagCountTopK": top, "lagTimestampTopK": []}
+            body |= {"totalLagCount": total, "lagCountTopK": rows, "lagTimestampTopK": []}
             return command.reply(0, _NO_REMARK, body=mqjson.dumps(body))
 
     def _waits_since(self, lite: LiteTopics, group: str, queue: str) -> int:
-        found = lite.lights.read(queue, self.s.offsets.get(group, queue, 0) or 0, 1)
-        return found[0].store_timestamp if found else -1
+        return lite.lights.ms_from(queue, self.s.offsets.get(group, queue, 0) or 0) or -1
 
     def _lag_of(self, lite: LiteTopics, group: str, queue: str) -> dict[str, Any]:
         ends, offset = lite.lights.range(queue), self.s.offsets.get(group, queue, 0)

@@ -24,6 +24,7 @@ from broker import Broker, Credentials, NameServer
 from broker.client.credentials import SigningHook
 from broker.loop.watchdog import Watchdog
 from broker.processors import all_handlers, bodies
+from broker.processors.lite import LISTED_MAX
 from broker.remoting.connection import Connection
 from broker.wire import codec
 from broker.wire.codec import BadFrame
@@ -290,6 +291,26 @@ async def test_no_request_of_a_broker_holds_the_loop(tmp_path, held):
             for at, (ext, body) in enumerate([*cases.get(code, ()), *anything(code)])
         ]
         await check(broker.port, held, requests)
+
+
+async def test_the_longest_list_of_lite_topics_does_not_hold_the_loop(tmp_path, held):
+    """So many rows as an answer names at most, of a group that is behind in each."""
+    async with Broker(tmp_path, listenPort=0, bindAddress="127.0.0.1") as broker:
+        s = broker.services
+        s.topics.update(TopicConfig("L", 1, 1), "+message.type=LITE")
+        s.groups.update(SubscriptionGroup("g", attributes={"+lite.bind.topic": "L"}))
+        for n in range(LISTED_MAX):
+            queue = f"%LMQ%$L$session-{n}"
+            s.store.put("L", b"x", properties={"INNER_MULTI_DISPATCH": queue}, wait=False)
+            s.offsets.commit("g", queue, 0, 0)
+        held.watch(s.watchdog)
+        asked = {"group": "g", "topK": str(LISTED_MAX)}
+        await check(broker.port, held, [("topK", Command(RequestCode.GET_LITE_GROUP_INFO, asked))])
+        async with await Wire.to(broker.port, limit=64 << 20) as wire:
+            answer = await ask(wire, Command(RequestCode.GET_LITE_GROUP_INFO, asked))
+        said = json.loads(bytes(answer.body))
+        assert {row["lagCount"] for row in said["lagCountTopK"]} == {1}
+        assert len({row["liteTopic"] for row in said["lagCountTopK"]}) == LISTED_MAX
 
 
 # ---- with access control ----
