@@ -20,8 +20,9 @@ more of those that make a lite topic.
 
 `subscribe` and `delivery` have `--topics` of them, and so have the others but `sends`.
 With `--clients 10000`, `memory` and `restart` have so many clients, whose subscriptions share the
-lite topics. Of 5.5.0 `restart`, `takeover` and `expiry` are not asked: its clients bring their sets
-back every 30 s, and it walks over all queues.
+lite topics, each with an offset of the group; `restart` says the broker's processor time, too.
+Of 5.5.0 `restart`, `takeover` and `expiry` are not asked: its clients bring their sets back every
+30 s, and it walks over all queues.
 """
 
 from __future__ import annotations
@@ -101,11 +102,13 @@ class Bench:
             wire.close()
 
     def subscribe(self, wire: LiteWire, first: int = 0) -> None:
-        """Has the clients subscribe, each to its share, the first one with the wire's id."""
+        """Has the clients subscribe, each to its share, the first one with the wire's id; several
+        clients from the first message on, so that the group has an offset in each."""
         share = self.topics // self.clients
+        option = {"type": "OFFSET", "value": 0} if self.clients > 1 else {}
         for n in range(self.clients):
             names = [name_of(first + i) for i in range(n * share, (n + 1) * share)]
-            wire.subscribe(names, "" if n == 0 else f"client-{n}")
+            wire.subscribe(names, "" if n == 0 else f"client-{n}", **option)
 
     # ---- scenes ----
 
@@ -176,6 +179,7 @@ class Bench:
             pid, store = peer.broker.pid, peer.folder / "store"
             time.sleep(2 * _SETTLES_S)
             empty = harness.anonymous_mb(pid), _files(pid), _mappings(pid), _derived(store)
+            empty_mb = harness.resident_mb(pid)
             wire.send_all(name_of(n) for n in range(self.topics))
             if self.clients > 1:
                 self.subscribe(wire)
@@ -192,7 +196,9 @@ class Bench:
                 self.note(f"{said}: {what}", unit, (one - other) / share, asked)
             if self.clients > 1:
                 said = f"{said}, {self.clients:,} clients"
-                self.note(f"{said}: resident", " MB", harness.resident_mb(pid), 200)
+                self.note(f"{said}: resident", " MB", harness.resident_mb(pid))
+                more = harness.resident_mb(pid) - empty_mb
+                self.note(f"{said}: resident above the empty broker", " MB", more, 200)
 
     def restart(self) -> None:
         with self.made() as (peer, wire):
@@ -208,8 +214,10 @@ class Bench:
             took = time.perf_counter() - began
             assert got.messages, got
             of = f", {self.clients:,} clients" if self.clients > 1 else ""
-            self.note(f"restart to the first delivery, {self.topics:,} lite topics{of}", " s", took,
-                      1 if self.clients == 1 else 5)  # fmt: skip
+            said = f"restart to the first delivery, {self.topics:,} lite topics{of}"
+            self.note(said, " s", took, 1 if self.clients == 1 else 5)
+            if self.clients > 1:
+                self.note(f"{said}: processor time", " s", peer.cpu_s())
 
     def takeover(self) -> None:
         folder = SCRATCH / f"lite-takeover-{os.getpid()}"
@@ -272,23 +280,24 @@ class Bench:
             calm = self._watch(peer, wire, began + _LOOKS_MS / 1000 - 8, until=None)
             busy = self._watch(peer, wire, time.monotonic() + 30, until=0)
             said = f"{self.topics:,} expire"
-            calm[0].sort()
-            slow = calm[0][int(len(calm[0]) * 0.99)]
-            self.note(f"{said}: p99 of the sends before", " ms", slow)
-            self.note(f"{said}: the slowest send", " ms", max(busy[0]), 2 * slow)
-            self.note(f"{said}: longest stall, processor time", " ms", max(busy[1]), 50)
+            for of, before, meanwhile in zip(("", ", processor time"), calm, busy, strict=False):
+                slow = sorted(before)[int(len(before) * 0.99)]
+                self.note(f"{said}: p99 of the sends before{of}", " ms", slow)
+                self.note(f"{said}: the slowest send{of}", " ms", max(meanwhile), 2 * slow)
+            self.note(f"{said}: longest stall, processor time", " ms", max(busy[2]), 50)
 
     def _watch(
         self, peer: Peer, wire: LiteWire, end: float, until: int | None
-    ) -> tuple[list[float], list[float]]:
+    ) -> tuple[list[float], list[float], list[float]]:
         """Returns ms of each plain send, and ms of the broker's processor time until it answered
-        each question. until: ends when so many lite topics are left."""
-        sends, questions = list[float](), list[float]()
+        each of them, and each question. until: ends when so many lite topics are left."""
+        sends, sends_used, questions = list[float](), list[float](), list[float]()
         while time.monotonic() < end:
-            began = time.perf_counter()
+            began, used = time.perf_counter(), peer.cpu_s()
             wire.put_send(None)
             wire.sent()
             sends.append((time.perf_counter() - began) * 1e3)
+            sends_used.append((peer.cpu_s() - used) * 1e3)
             used = peer.cpu_s()
             wire.put(RequestCode.GET_LITE_CLIENT_INFO, {
                 "parentTopic": PARENT, "group": GROUP, "clientId": "nobody",
@@ -302,7 +311,7 @@ class Bench:
             time.sleep(0.002)
         else:
             assert until is None, "the lite topics are still there"
-        return sends, questions
+        return sends, sends_used, questions
 
 
 def _files(pid: int) -> int:
