@@ -510,6 +510,12 @@ class Core:
             found.append((group, topic, queues))
         return found
 
+    def pass_over_changed_offsets(self) -> None:
+        """Counts what has moved so far as taken."""
+        rows, begin = ffi.new("ps_offset_row[]", _ROWS), True
+        while lib.ps_core_take_offsets(self.handle, begin, rows, _ROWS):
+            begin = False
+
     def may_commit(self, group: str, topic: str, queue: int) -> bool:
         """Returns whether a client may commit there: it has an offset, or there is room for one."""
         return bool(lib.ps_core_may_commit(self.handle, *_name(group), *_name(topic), queue))

@@ -84,15 +84,14 @@ class ConsumerOffsets:
         """Fills the core's table. Upstream stores whatever is committed, and takes a negative one
         for none."""
         none: list[str] = []
-        for each in self._metadata.offsets.all():
+        for each in self._metadata.offsets.each():
             try:
                 self._core.commit_offset(each.group, each.topic, each.queue, each.offset)
             except BadArgument as bad:
                 none.append(f"{each.topic}@{each.group}: {bad.text}")
         if none:
             log.warning("%d consumer offsets count as none, as %.600r", len(none), none[0])
-        while self._core.take_changed_offsets(begin=True):
-            pass  # these are on the disk already
+        self._core.pass_over_changed_offsets()  # these are on the disk already
 
     def get(self, group: str, topic: str, queue: int) -> int | None:
         return self._core.offset(group, topic, queue)

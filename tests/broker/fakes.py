@@ -209,6 +209,9 @@ class FakeCore:
         self.changed.difference_update(changed)
         return [(g, t, {q: self.table[g, t, q]}) for g, t, q in changed if (g, t, q) in self.table]
 
+    def pass_over_changed_offsets(self):
+        self.changed.clear()
+
     def delete_offsets(self, group=None, topic=None):
         for key in list(self.table):
             if group in (None, key[0]) and topic in (None, key[1]):
