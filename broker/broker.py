@@ -660,6 +660,8 @@ class Broker(Stopping):
             async def create_and_announce() -> None:
                 create()
                 await self.services.registration.settled()
+                if self.services.replication is not None:
+                    await self.services.replication.told()
 
             self._thread.run(create_and_announce())
 

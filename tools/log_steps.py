@@ -248,6 +248,8 @@ STEPS: dict[str, str] = {
     "The log is cut back from %d to %d, where it is the master's: what follows is kept in aside/"
     " (haTruncateDiverged)":
         "look at what was cut (`pystore salvage`)",
+    "The slave at %s has not taken what has changed of topics and groups, and takes it when it next"
+    " asks: %s": _NETWORK,
     "To the master, %s": _NETWORK,
     "%s are not taken over from the master: %s": _NETWORK,
     # ---- metadata, transactions, pages ----

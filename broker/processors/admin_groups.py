@@ -50,7 +50,7 @@ class GroupProcessor:
         return self._settled(command)
 
     async def _settled(self, command: Command) -> Command:
-        await settled(self.s.groups)
+        await settled(self.s, self.s.groups)
         return command.reply()
 
     def update_list(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
@@ -92,7 +92,7 @@ class GroupProcessor:
 
     async def _kept(self, answer: Command) -> Command:
         await self.s.groups.keep_forbidden()
-        await settled(self.s.groups)
+        await settled(self.s, self.s.groups)
         return answer
 
     def all(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:

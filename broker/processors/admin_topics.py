@@ -48,7 +48,7 @@ class TopicProcessor:
 
     async def _registered(self, command: Command) -> Command:
         """Answers once the topics are registered, since the tool looks at the name server next."""
-        await settled(self.s.topics)
+        await settled(self.s, self.s.topics)
         await self.s.registration.settled()
         return command.reply()
 

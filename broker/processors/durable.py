@@ -61,11 +61,14 @@ def once_durable(
     return answered()
 
 
-async def settled(rows: Topics | Groups) -> None:
-    """Waits until what a tool has changed of them is on the disk. Raises: Refused."""
+async def settled(s: Services, rows: Topics | Groups) -> None:
+    """Waits until what a tool has changed of them is on the disk, and, as a send does, until slaves
+    that are in sync have it. Raises: Refused."""
     try:
         await rows.settled()
     except StoreError as failed:
         raise Refused(
             ResponseCode.SYSTEM_ERROR, f"kept in memory, and not on the disk yet: {failed.text}"
         ) from None
+    if s.replication is not None:
+        await s.replication.told()

@@ -158,7 +158,7 @@ class StaticTopicProcessor:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"kept in memory, and not on the disk yet: {failed.text}"
             ) from None
-        await settled(self.s.topics)
+        await settled(self.s, self.s.topics)
         await self.s.registration.settled()
         return command.reply()
 

@@ -12,6 +12,7 @@ from broker.remoting.connection import Connection
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
+from broker.wire.handlers import Peer
 from pystore.errors import BadArgument
 
 __all__ = ["BrokerAsker", "NotBelieved", "patterns_of"]
@@ -70,6 +71,11 @@ class BrokerAsker:
         if not self._is_trusted(connection):
             await self._make_proven(address, connection, timeout_s)
         return str(connection.state.get(_PROVEN, ""))
+
+    def is_asked_over(self, address: str, peer: Peer) -> bool:
+        """Says whether the broker at ``host:port`` is asked over this connection, and believed."""
+        connection = self._client.connected(address)
+        return connection is peer and connection is not None and self._is_trusted(connection)
 
     def sign(self, address: str, connection: Connection, command: Command) -> None:
         """Signs a request for the broker that the connection leads to."""

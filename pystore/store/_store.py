@@ -19,7 +19,7 @@ from typing import Any
 
 from pystore.base.enums import PutStatus
 from pystore.base.store_error import StoreError, make
-from pystore.errors import BadArgument, DiskFull, MessageIllegal, TopicIllegal
+from pystore.errors import BadArgument, DiskFull, MessageIllegal, RecordDamaged, TopicIllegal
 from pystore.files.elsewhere import refuse_kept_elsewhere
 from pystore.files.notes import tombstones_of
 from pystore.format.names import HALF_TOPIC, LIGHT_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -33,7 +33,14 @@ from pystore.store._columns import column_of, int_array
 from pystore.store._offsets import set_back_progress
 from pystore.store._reading import ONLY_OF_STORE, Base, Progress, TopicHandle
 from pystore.store._report import Action, ReportItem
-from pystore.store._results import STATUS, CleanReport, DueDelivery, PutManyResult, PutResult
+from pystore.store._results import (
+    STATUS,
+    CleanReport,
+    DueDelivery,
+    PutManyResult,
+    PutResult,
+    QueueInfo,
+)
 from pystore.store.arguments import STUMBLES, named_arguments, refuse_wrong_types
 from pystore.store.timers import ASKING
 
@@ -173,8 +180,8 @@ class Store(Base):
 
     def learn_topics(self) -> None:
         """Makes rows for topics that the log has and the metadata lacks, as a crash may leave them,
-        or a master that is gone. Java's folders of lite topics are no topics' own. Raises:
-        StoreError."""
+        or a master that is gone; one whose messages are of lite topics is of type LITE. Java's
+        folders of lite topics are no topics' own. Raises: StoreError."""
         lacking = []
         for q in self.queues():
             if q.topic.startswith(f"{LIGHT_PREFIX}$"):
@@ -184,11 +191,25 @@ class Store(Base):
                 lacking.append(q)
         if not lacking:
             return
+        known = self.metadata.topics
+        lites = {q.topic for q in lacking if q.topic not in known and self._is_lite(q)}
         with self.metadata.batch():
             for q in lacking:
                 # Damage in a record can name a topic that no configuration may have.
                 with contextlib.suppress(BadArgument):
-                    self.metadata.ensure_topic(q.topic, q.queue)
+                    row = self.metadata.ensure_topic(q.topic, q.queue)
+                    if q.topic in lites:
+                        known.put(replace(row, attributes={"message.type": "LITE"}))
+
+    def _is_lite(self, q: QueueInfo) -> bool:
+        """Says whether the last message of a queue is one of a lite topic. Raises: StoreError."""
+        if q.max_offset <= q.min_offset:
+            return False
+        named = f"{LIGHT_PREFIX}${q.topic}$"
+        with contextlib.suppress(RecordDamaged):
+            for message in self.read(q.topic, q.queue, q.max_offset - 1, max_messages=1):
+                return message.properties.get("INNER_MULTI_DISPATCH", "").startswith(named)
+        return False
 
     def _settle_pending(self) -> None:
         """Makes, at an open without any metadata, topics that nothing names but messages which wait

@@ -243,6 +243,11 @@ class HaMaster:
             if each.acked >= 0 and each.number >= 0 and each.compared
         }
 
+    def hosts_in_sync(self) -> set[str]:
+        """Returns where slaves are that have the log but for haMaxGapNotInSync bytes."""
+        self.look()
+        return {each.address.rpartition(":")[0] for each in self.slaves if each.since}
+
     def end(self) -> int:
         """Returns the end of the log."""
         return int(self._store.info().log_max)

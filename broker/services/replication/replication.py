@@ -28,7 +28,8 @@ from broker.services.replication.slave import HaSlave, MasterKnown
 from broker.services.replication.synchronize import Synchronizer
 from broker.services.static_topics.table import MappingTable
 from broker.services.topics import Topics
-from broker.wire.command import Command
+from broker.wire.codes import ResponseCode
+from broker.wire.command import Command, Refused
 from broker.wire.handlers import Peer
 from pystore import Store
 from pystore.errors import BadArgument
@@ -89,6 +90,7 @@ class Replication:
         if elected is not None and elected.record is not None:
             self.use_master(elected.record.address, elected.record.ha_address)
         self._trusted = _trusted(config, guarded)
+        self._waits = config["brokerRole"] == "SYNC_MASTER"
         self.master: HaMaster | None = None
         self.notices: ChangeNotices | None = None
         if sock is not None:
@@ -135,6 +137,8 @@ class Replication:
 
     async def stop(self) -> None:
         self._over.set()
+        if self.notices is not None:
+            self.notices.stop()
         if self._soon is not None:
             self._soon.cancel()
         if self.slave is not None:
@@ -173,12 +177,21 @@ class Replication:
         if self._is_behind:
             self._synchronize_soon()
 
-    def hear_of_change(self, peer: Peer, command: Command) -> None:
-        """Takes a master's word that topics or groups have changed (notices.py)."""
-        if not self._is_behind:
+    async def hear_of_change(self, peer: Peer, command: Command) -> Command:
+        """Takes what the master that is followed says of topics and groups that have changed
+        (notices.py). Raises: Refused, ValueError, StoreError."""
+
+        def may() -> bool:
+            followed = self.slave.followed if self.slave is not None else ""
+            return not self.is_held() and self._asker.is_asked_over(followed, peer)
+
+        if command.flag_of("again") and may() and not self._is_behind:
             self._is_behind = True
             if not self._is_synchronizing:
                 self._synchronize_soon()
+        if not await self._synchronizer.take_changed(bytes(command.body), may):
+            raise Refused(ResponseCode.SYSTEM_ERROR, "this broker does not follow yours just now")
+        return command.reply()
 
     def _synchronize_soon(self) -> None:
         if self._soon is not None:
@@ -186,6 +199,12 @@ class Replication:
         if not self._over.is_set():
             loop = asyncio.get_running_loop()
             self._soon = loop.call_at(self._rests_until, self.synchronize)
+
+    async def told(self) -> None:
+        """Waits, at a synchronous master, until those slaves of ours that are in sync have the
+        topics and groups of now; for a few seconds at most."""
+        if self.master is not None and self.notices is not None and self._waits:
+            await self.notices.told(self.master.hosts_in_sync())
 
     # ---- the master of a slave ----
 

@@ -165,6 +165,24 @@ class Synchronizer:
                 quiet.warning(what, "%s are not taken over from the master: %s", what, failed)
         return problems
 
+    async def take_changed(self, body: bytes, may: Callable[[], bool]) -> bool:
+        """Takes topics and groups that have changed, after a round that runs, and keeps them.
+        Returns whether it may do so then. Raises: ValueError, StoreError, Refused."""
+        parsed = await _parsed(body)
+        async with self._round:
+            if not may():
+                return False
+            # What this round replaces may be newer: the next one looks at all of it.
+            for code in (
+                RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+            ):  # fmt: skip
+                self._taken.pop(code, None)
+            await self._have_topics(parsed)
+            await self._take_groups(parsed)
+        await self._topics.settled()
+        await self._groups.settled()
+        return True
+
     # ---- lite topics ----
 
     async def _subscriptions(self) -> None:
@@ -243,13 +261,8 @@ class Synchronizer:
     async def _take_topics(self, body: Mapping[str, Any]) -> None:
         """Replaces our topics by the master's."""
         await self._take_mappings(body)
+        await self._have_topics(body)
         pieces, found = Pieces(), _member(body, "topicConfigTable")
-        for value in found.values():
-            await pieces.next()
-            wanted = self._topics.from_json(value)
-            have = self._topics.get(wanted.name)
-            if have is None or self._topics.to_json(have) != self._topics.to_json(wanted):
-                self._topics.take(wanted)
         for row in self._topics.all():
             # A retry topic may be newer here: its group's heartbeat came to this broker.
             if (
@@ -263,6 +276,15 @@ class Synchronizer:
                 if lite is not None and await lite.delete_below(row.name):
                     await asyncio.to_thread(self._store.flush)
                 self._topics.delete(row.name)
+
+    async def _have_topics(self, body: Mapping[str, Any]) -> None:
+        pieces = Pieces()
+        for value in _member(body, "topicConfigTable").values():
+            await pieces.next()
+            wanted = self._topics.from_json(value)
+            have = self._topics.get(wanted.name)
+            if have is None or self._topics.to_json(have) != self._topics.to_json(wanted):
+                self._topics.take(wanted)
 
     async def _take_mappings(self, body: Mapping[str, Any]) -> None:
         """Replaces our mappings of static topics. Upstream's slaves take none, and serve a logical
