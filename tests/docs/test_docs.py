@@ -50,6 +50,13 @@ def programs(tmp_path: Path) -> Path:
     return folder
 
 
+def test_pages_install_the_package_from_a_wheel() -> None:
+    """It is not on a package index yet."""
+    lines = [line for page in PAGES for b in blocks_of(page) for line in b.text.splitlines()]
+    installs = [line for line in lines if re.search(r"pip install\b.*rocketmq-pystore", line)]
+    assert installs == []
+
+
 @pytest.mark.parametrize("page", pages_that_run())
 def test_page_runs(
     page: Path, tmp_path: Path, disk_path: Path, programs: Path, golden: Callable[[str], Path]

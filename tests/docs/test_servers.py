@@ -11,7 +11,6 @@ import json
 import os
 import shlex
 import signal
-import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -25,8 +24,6 @@ from test_docs import PAGES, ROOT
 from waiting import BOUND_S
 
 from broker import Admin, Broker, Message, Producer
-from broker.client.admin import AccessRight
-from broker.client.credentials import Credentials
 from broker.doctor import examine_network
 from pystore.cli import main
 
@@ -171,7 +168,7 @@ def lines_of(*pages: Path) -> list[str]:
         for page in pages
         for block in blocks_of(page)
         if block.language == "console" and block.why is not None
-        for line in block.text.splitlines()
+        for line in block.text.replace("\\\n", "").splitlines()
         if line.startswith("$ ")
     ]
 
@@ -220,37 +217,21 @@ def test_the_page_of_access(place: Place, capfd: pytest.CaptureFixture[str]) -> 
     start = next(line for line in lines if line.startswith("pystore broker"))
     more = ["--port", "0", "--namesrv-port", "0"]
     with started([*place.words(start), *more]) as said:
-        secure = place.folder / "store.secure"
-        (place.folder / "broker.crt").write_bytes((secure / "broker.crt").read_bytes())
-        _make_users(said, secure)
         for line in lines:
-            if line.startswith(("pystore send", "pystore consume")):
+            if line.startswith(("pystore acl add", "pystore send", "pystore consume")):
+                line = line.replace("192.168.1.20:10911", said["address"])
                 words = place.words(line.replace("192.168.1.20:9876", said["namesrv"]))
                 ends = ["--count", "1"] if words[0] == "consume" else []
                 assert main([*words, *ends]) == 0, line
         assert "hello" in capfd.readouterr().out
+        secure = place.folder / "store.secure"
+        administer = ["--broker", said["address"], "--trust", str(secure / "broker.crt")]
+        administer += ["--credentials", str(secure / "admin.yml")]
+        rights = ["--secret", "orders.yml", "--allow", "Topic:orders=Pub,Sub"]
+        assert main(["acl", "add", "orders", *rights, *administer]) == 0
     (check,) = (line for line in lines if line.startswith("pystore acl check"))
     assert main(place.words(check)) == 0
     assert "Topic:orders" in capfd.readouterr().out
-
-
-def _make_users(said: dict[str, Any], secure: Path) -> None:
-    key, secret = (
-        line.partition(": ")[2].strip() for line in (secure / "admin.yml").read_text().splitlines()
-    )
-    tls = ssl.create_default_context(cafile=str(secure / "broker.crt"))
-    users = {
-        "shop": ("Topic:orders", ("Pub",)),
-        "billing": ("Topic:orders,Group:billing", ("Sub", "Get")),
-        "orders": ("Topic:orders,Group:orders-app", ("Pub", "Sub")),
-    }
-    with Admin(said["namesrv"], credentials=Credentials(key, secret), tls=tls) as admin:
-        admin.create_topic("orders", queues=1)
-        for user, (resources, actions) in users.items():
-            admin.create_user(user, f"{user}-secret")
-            for resource in resources.split(","):
-                admin.grant(AccessRight(user, resource, actions))
-            Path(f"{user}.yml").write_text(f"accessKey: {user}\nsecretKey: {user}-secret\n")
 
 
 # ---- Apache's client ----
