@@ -11,7 +11,7 @@ from typing import Protocol
 from broker.client.checks import check_count
 from broker.client.errors import ClientError, HandlerStuck, Misuse
 from broker.client.member import Member, Worker
-from broker.client.message import MessageQueue, ReceivedMessage
+from broker.client.message import ReceivedMessage
 from broker.client.options import INT_MAX
 from broker.client.progress import QueueProgress
 from broker.client.retrying import FIRST_LEVEL, republish
@@ -172,6 +172,7 @@ class ConcurrentHandling:
             await consumer.nack(message, delay_level)
         except ClientError as failed:
             log.warning("Cannot send back %s; will redeliver locally: %s", message, failed)
+            _count_failure(message)
             asyncio.get_running_loop().call_later(AGAIN_S, consumer.arrived, [message])
 
     async def _sweep(self) -> None:
@@ -219,8 +220,6 @@ class OrderlyHandling:
         self._wakers: dict[QueueProgress, asyncio.Event] = {}
         self._workers: dict[QueueProgress, asyncio.Task[None]] = {}
         self._running: dict[QueueProgress, ReceivedMessage] = {}
-        #: How often a message that failed was tried, by (queue, offset).
-        self._tries: dict[tuple[MessageQueue, int], int] = {}
         self._stopping = False
 
     def start(self) -> None:
@@ -303,12 +302,10 @@ class OrderlyHandling:
     async def _handle(self, message: ReceivedMessage) -> bool:
         """Says whether the message is done: processed, or a dead letter by now."""
         consumer = self._consumer
-        which = (message.queue, message.queue_offset)
         task = asyncio.current_task()
         assert task is not None
         try:
             await self._handler(message)
-            self._tries.pop(which, None)
             return True
         except RetryLater:
             pass
@@ -316,17 +313,15 @@ class OrderlyHandling:
             if task.cancelling():
                 raise
             log.exception("Handler of %s failed for %s", consumer.network.name, message)
-        tries = self._tries[which] = self._tries.get(which, message.head.reconsume_times) + 1
-        most = consumer.settings.max_retries
-        if most < 0 or tries <= most:
-            return False
-        try:
-            await republish(consumer, message, FIRST_LEVEL + tries)
-        except ClientError as failed:
-            log.warning("Cannot send back %s; will retry: %s", message, failed)
-            return False
-        self._tries.pop(which, None)
-        return True
+        tries = message.head.reconsume_times
+        if 0 <= consumer.settings.max_retries <= tries:
+            try:
+                await republish(consumer, message, FIRST_LEVEL + tries)
+                return True
+            except ClientError as failed:
+                log.warning("Cannot send back %s; will retry: %s", message, failed)
+        _count_failure(message)
+        return False
 
     async def stop(self, timeout_s: float) -> ClientError | None:
         self._stopping = True
@@ -339,6 +334,13 @@ class OrderlyHandling:
         for task in self._workers.values():
             task.cancel()
         return _stuck(self._consumer, stuck, timeout_s) if stuck else None
+
+
+def _count_failure(message: ReceivedMessage) -> None:
+    """Counts a delivery that failed and comes again from here, of which the broker does not know,
+    as upstream's clients do."""
+    head = message.head
+    message._head = head._replace(reconsume_times=head.reconsume_times + 1)
 
 
 def _stuck(consumer: Worker, messages: Sequence[ReceivedMessage], timeout_s: float) -> ClientError:

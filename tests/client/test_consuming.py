@@ -35,6 +35,18 @@ def consumer_of(server, group, *topics, start="first", **options):
     return AsyncConsumer(group, *topics, namesrv=server.namesrv, start=start, **options)
 
 
+async def dead_letter(server, name, group):
+    """The first one of a group, once there is one."""
+    async with consumer_of(server, name("undertaker")) as reader:
+        while True:
+            try:
+                await reader.assign(await reader.queues(f"%DLQ%{group}"))
+                break
+            except NoRoute:
+                await asyncio.sleep(0.05)
+        return (await take(reader, 1))[0]
+
+
 def numbers(count):
     return [b"%d" % n for n in range(count)]
 
@@ -167,15 +179,7 @@ async def test_a_failed_message_comes_again_and_then_is_a_dead_letter(server, na
 
     async with consumer_of(server, group, topic, handler=handle, max_retries=1):
         await until(lambda: len(seen) == 2)
-        dead = f"%DLQ%{group}"
-        async with consumer_of(server, name("undertaker")) as reader:
-            while True:
-                try:
-                    await reader.assign(await reader.queues(dead))
-                    break
-                except NoRoute:
-                    await asyncio.sleep(0.05)
-            (letter,) = await take(reader, 1)
+        letter = await dead_letter(server, name, group)
     assert seen == [(n, topic, ["order-17"], b"bad") for n in (1, 2)]
     assert (letter.body, letter.attempt) == (b"bad", 3)
 
@@ -228,6 +232,40 @@ async def test_an_orderly_handler_keeps_each_queues_order(server, name):
     assert len(failed) == 2
     for offsets in seen.values():
         assert offsets == list(range(len(offsets)))
+
+
+async def test_an_orderly_message_counts_attempts_and_is_a_dead_letter_after_the_last(
+    server, name, monkeypatch
+):
+    monkeypatch.setattr("broker.client.handling.ORDERLY_PAUSE_S", 0.01)
+    topic, group, seen = name("topic"), name("group"), []
+    await send(server, topic, b"bad")
+
+    async def handle(message):
+        seen.append(message.attempt)
+        raise RetryLater
+
+    options = {"handler": handle, "orderly": True, "max_retries": 2}
+    async with consumer_of(server, group, topic, **options):
+        letter = await dead_letter(server, name, group)
+    assert seen == [1, 2, 3]
+    assert (letter.body, letter.attempt) == (b"bad", 4)
+
+
+async def test_attempts_count_while_no_broker_takes_a_message_back(server, name, monkeypatch):
+    monkeypatch.setattr("broker.client.handling.AGAIN_S", 0.01)
+    topic, seen = name("topic"), []
+    async with AsyncProducer("p", server.namesrv) as producer:  # no room for where it came from
+        await producer.send(Message(topic, b"x", properties={"much": "y" * 32_600}))
+
+    async def handle(message):
+        seen.append(message.attempt)
+        if message.attempt < 3:
+            raise RetryLater
+
+    async with consumer_of(server, name("g"), topic, handler=handle):
+        await until(lambda: len(seen) == 3)
+    assert seen == [1, 2, 3]
 
 
 async def test_a_handler_that_never_returns_does_not_hold_the_queue(server, name):
