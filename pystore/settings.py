@@ -345,7 +345,7 @@ _USED: dict[str, dict[str, Any]] = {
         default=120_000, low=100, high=INT_MAX),
     "liteLagLatencyMetricsEnable": _row(
         "broker", "", "rocketmq_consumer_lag_latency_milliseconds also of groups of lite topics:"
-        " a look at a message of each in which a group is behind", default=False),
+        " the oldest message they have not read", default=False),
     "enableLmqQuota": _row(
         "broker", "", "bound the lite topics of a broker by maxLmqConsumeQueueNum", default=False),
     "maxLmqConsumeQueueNum": _row(
