@@ -178,6 +178,8 @@ class Metadata(MetaStore, ClosedByWith):
         self._place = (0, 0)
         #: What opening it did about the config files.
         self.report: tuple[ConfigEvent, ...] = ()
+        #: Config files whose tables begin empty: neither they nor a database was there.
+        self.lacking: tuple[str, ...] = ()
         self.topics: Table[TopicConfig] = Table(self, "topics")
         self.groups: Table[SubscriptionGroup] = Table(self, "groups")
         self.offsets = Offsets(self)
@@ -247,6 +249,7 @@ class Metadata(MetaStore, ClosedByWith):
             self._state = _database.read_state(self._env, self._dbs, self.path)
             files.remove_temporaries(self.config, _all_files())
             self.report = tuple(self._import_changed())
+            self.lacking = self._without_source() if new else ()
         except BaseException as failed:
             self._release()
             if isinstance(failed, lmdb.Error):
@@ -528,6 +531,10 @@ class Metadata(MetaStore, ClosedByWith):
         if found:
             self._take_over(found, self.config)
         return events
+
+    def _without_source(self) -> tuple[str, ...]:
+        told = {event.file for event in self.report}
+        return tuple(f for name, f in _all_tables() if name in SECTIONS and f not in told)
 
     def _keep_torn(self, name: str, file: str, why: str) -> None:
         """Copies a damaged file aside: the next export takes its place."""

@@ -273,6 +273,10 @@ STEPS: dict[str, str] = {
     "%s/%s: cannot be repaired: %s": _FILE,
     "%s: group %s stood past the end of %s: set back %s": "nothing; messages may come again",
     "%s: delay level %d stood past the end of its queue: set back from %d to %d": "nothing",
+    "%s: config/%s is missing, and the log has messages: it begins empty":
+        "restore it and remove meta/, if it matters",
+    "%s: %d topic(s) with queues had no row for them; one was made: %s%s":
+        "compare it with what it was",
     "A batch of %s@%s, queue %d, offsets %d to %d, is not taken: the queue ends at %d":
         "nothing; its messages are gone",
     "Offsets of %s are not taken: %s":

@@ -46,6 +46,8 @@ from pystore.store.timers import ASKING
 
 __all__ = ["Store"]
 
+#: Topics that one line of the log names.
+_NAMES = 10
 _BATCH_ITEM_MIN = 22  # bytes of an item without body and properties
 
 
@@ -200,6 +202,11 @@ class Store(Base):
                     row = self.metadata.ensure_topic(q.topic, q.queue)
                     if q.topic in lites:
                         known.put(replace(row, attributes={"message.type": "LITE"}))
+        names = sorted({q.topic for q in lacking})
+        _log.warning(
+            "%s: %d topic(s) with queues had no row for them; one was made: %s%s",
+            self.path, len(names), ", ".join(names[:_NAMES]), ", ..." * (len(names) > _NAMES),
+        )  # fmt: skip
 
     def _is_lite(self, q: QueueInfo) -> bool:
         """Says whether the last message of a queue is one of a lite topic. Raises: StoreError."""
@@ -232,12 +239,18 @@ class Store(Base):
                 offset = batch.next_offset
 
     def _note_config(self) -> None:
-        """Puts metadata that was not where it should be into the report."""
+        """Puts metadata that was not where it should be into the report; the log says what a store
+        with messages lacks, too: its broker had written it."""
         found = [
             ReportItem(Action.SKIPPED, 0, 0, -1, event.file, f"{event.action}: {event.why}")
             for event in self.metadata.report
             if event.action != "imported"
         ]
+        if self.report.log_max > self.report.log_min:
+            for file in self.metadata.lacking:
+                _log.warning("%s: config/%s is missing, and the log has messages: it begins empty",
+                             self.path, file)  # fmt: skip
+                found.append(ReportItem(Action.SKIPPED, 0, 0, -1, file, "missing: it begins empty"))
         self.report = replace(self.report, items=(*self.report.items, *found))
 
     def set_back_progress(self) -> None:
