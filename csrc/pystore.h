@@ -24,7 +24,7 @@
 #include <stdint.h>
 
 /* cdef begin */
-#define PS_ABI 7 /* raised whenever a struct or a function below changes its meaning */
+#define PS_ABI 8 /* raised whenever a struct or a function below changes its meaning */
 
 typedef struct ps_store ps_store; /* a store opened for writing or for reading */
 /* a topic of an open store; lives as long as the store's handle */
@@ -43,6 +43,13 @@ typedef struct ps_error {
     char text[256];    /* what was wrong */
 } ps_error;
 
+/* A topic of the configuration, and how many queues it may have. */
+typedef struct ps_topic_row {
+    const char *name;
+    int32_t len;
+    int32_t queues;
+} ps_topic_row;
+
 /* ---- settings; times in ms, sizes in bytes. ps_conf_init fills in upstream's defaults ---- */
 typedef struct ps_conf {
     const char *root;                /* storePathRootDir */
@@ -55,6 +62,12 @@ typedef struct ps_conf {
     int32_t keep_log;                /* recovery leaves the log to the byte; nothing may be put */
     const char *queues_before;       /* the folder of the queues that are made again here, whose
                                         units say whose an offset is; NULL: none */
+    int32_t compare_queues;          /* with the log, where ps_queues_are_noted says 0 */
+    /* Sorted by the bytes of their names: messages of other topics than these, and than those that
+     * have queues, are then taken for those of deleted ones. Count 0: every message belongs in a
+     * queue. */
+    const ps_topic_row *topics;
+    int32_t topic_count;
     int32_t sync_flush;              /* flushDiskType = SYNC_FLUSH */
     int32_t flush_interval_ms;       /* flushIntervalCommitLog */
     int32_t flush_least_pages;       /* flushCommitLogLeastPages */
@@ -157,6 +170,9 @@ typedef struct ps_progress {
  * progress may be NULL. conf may be freed afterwards. */
 ps_store *ps_store_open(const ps_conf *conf, ps_io *io, ps_report *report, ps_progress *progress,
                         ps_error *error);
+/* Whether the store has a note of how far its queues reached that is as new as its checkpoint: 1
+ * or 0. Without it an open compares the queues with the log. */
+int32_t ps_queues_are_noted(const char *root);
 /* Opens a live, stopped or crashed store without lock and without writing. */
 ps_store *ps_reader_open(const ps_conf *conf, ps_io *io, ps_report *report, ps_progress *progress,
                          ps_error *error);

@@ -168,14 +168,14 @@ class StrayFile(StoreError):
 
 
 class MissingSegment(StoreError):
-    """The commit log has a gap: a segment is missing. Next: restore the missing segment, or
-    move the segments before the gap elsewhere.
+    """Segments of the commit log are missing. Next: restore it or mount its folder, or move
+    the segments before the gap elsewhere.
     """
 
     code = -16
     status = ""
-    meaning = "the commit log has a gap: a segment is missing"
-    next_step = "restore the missing segment, or move the segments before the gap elsewhere"
+    meaning = "segments of the commit log are missing"
+    next_step = "restore it or mount its folder, or move the segments before the gap elsewhere"
 
 
 class StoreClosed(StoreError, ValueError):

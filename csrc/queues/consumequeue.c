@@ -470,6 +470,17 @@ void ps_queue_restart(ps_queue *q) {
     q->cq_hole = true;
 }
 
+void ps_queue_end_at(ps_queue *q, int64_t offset) {
+    uint8_t p[PS_UNIT];
+    if (offset * PS_UNIT <= q->cq_files.ss_items[0].sg_base ||
+        ps_segments_peek(&q->cq_files, (offset - 1) * PS_UNIT, p, PS_UNIT, NULL) <= 0) {
+        ps_queue_restart(q);
+        return;
+    }
+    queue_set_end(q, offset * PS_UNIT, unit_end(p));
+    q->cq_hole = true;
+}
+
 /* ---- mending ---- */
 
 /* Files that the sound part does not need, and files of another length, go aside. */

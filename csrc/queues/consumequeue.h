@@ -125,6 +125,8 @@ int ps_queue_open(ps_queues_shared *shared, struct ps_topic *topic, const char *
                   ps_error *e);
 /* Nothing of the queue counts any more: it is written again from the log's beginning on. */
 void ps_queue_restart(ps_queue *q);
+/* The same of the units from `offset` on, which lies within its files. */
+void ps_queue_end_at(ps_queue *q, int64_t offset);
 /* Takes away what follows the sound part of a queue with a hole, keeping it aside, so that the log
  * can fill it. Writers only. */
 int ps_queue_mend(ps_queue *q, struct ps_aside *aside, ps_error *e);

@@ -22,6 +22,7 @@ struct ps_topic {
     struct ps_topics *tp_table;
     int32_t tp_len;
     bool tp_schedule; /* SCHEDULE_TOPIC_XXXX: units carry the deliver time */
+    bool tp_there;    /* it had files when the store was opened (store/coverage.c) */
     ps_inflow tp_delivered[PS_DELAYS]; /* messages whose delay was over */
     struct ps_pop_place *tp_pop_places; /* the listener's own: where pops wait for messages of it */
     struct ps_topic *tp_pops_of; /* and of a topic of retries that are in the tier: whose pops these

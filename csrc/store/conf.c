@@ -31,6 +31,7 @@ void ps_conf_init(ps_conf *c) {
                    .index_slots = 5000000,
                    .index_entries = 20000000,
                    .adopt_sizes = 1,
+                   .compare_queues = 1,
                    .flush_interval_ms = 500,
                    .flush_least_pages = 4,
                    .flush_thorough_ms = 10000,

@@ -81,14 +81,15 @@ int ps_ends_write_locked(ps_store *s, ps_error *e) {
 
 /* ---- comparing ---- */
 
-typedef struct noted {
+typedef struct noted_end {
     int64_t first, end, physical;
     int32_t id, len;
     const char *name;
-} noted;
+} noted_end;
 
 /* Marks the queue when it has less than the note says. */
-static int compare_one(ps_store *s, const noted *n, bool begins_alike, ps_report *r, ps_error *e) {
+static int compare_one(ps_store *s, const noted_end *n, bool begins_alike, ps_report *r,
+                       ps_error *e) {
     char what[300];
     if (n->physical >= 0 && n->physical <= atomic_load(&s->st_log.lg_min)) return 0;
     ps_topic *t = ps_topic_get(&s->st_topics, n->name, n->len);
@@ -108,20 +109,23 @@ static int compare_one(ps_store *s, const noted *n, bool begins_alike, ps_report
     return 0;
 }
 
+/* Whether it was written with this checkpoint. After a crash the log may have been synced since. */
+static bool is_of(const uint8_t *p, const ps_checkpoint *c, bool crashed) {
+    return (crashed || (int64_t)be64_get(p + 24) == c->physic_msg_timestamp) &&
+           (int64_t)be64_get(p + 32) == c->logics_msg_timestamp &&
+           (int64_t)be64_get(p + 40) == c->index_msg_timestamp;
+}
+
 static int compare_all(ps_store *s, const uint8_t *p, int64_t len, bool crashed, ps_report *r,
                        ps_error *e) {
-    const ps_checkpoint *c = &s->st_keeper.kp_checkpoint;
-    if (len < HEAD || !ps_note_good(p, len, PS_NOTE_ENDS)) return 0;
-    bool ours = (int64_t)be64_get(p + 24) == c->physic_msg_timestamp &&
-                (int64_t)be64_get(p + 32) == c->logics_msg_timestamp &&
-                (int64_t)be64_get(p + 40) == c->index_msg_timestamp;
     bool begins_alike = (int64_t)be64_get(p + 16) == atomic_load(&s->st_log.lg_min);
+    bool noted = is_of(p, &s->st_keeper.kp_checkpoint, crashed);
     int code = 0;
-    if (!crashed && !ours) return 0;
+    if (!crashed && !noted) return 0;
     for (int64_t at = HEAD; at + ENTRY_HEAD <= len && code == 0;) {
-        noted n = {(int64_t)be64_get(p + at),      (int64_t)be64_get(p + at + 8),
-                   (int64_t)be64_get(p + at + 16), (int32_t)be32_get(p + at + 24),
-                   (int32_t)be32_get(p + at + 28), (const char *)p + at + ENTRY_HEAD};
+        noted_end n = {(int64_t)be64_get(p + at),      (int64_t)be64_get(p + at + 8),
+                       (int64_t)be64_get(p + at + 16), (int32_t)be32_get(p + at + 24),
+                       (int32_t)be32_get(p + at + 28), (const char *)p + at + ENTRY_HEAD};
         at += ENTRY_HEAD;
         if (n.len <= 0 || n.len > PS_TOPIC_MAX || n.len > len - at || n.id < 0 ||
             n.id > PS_QUEUE_ID_MAX || n.first < 0 || n.end < n.first)
@@ -129,23 +133,45 @@ static int compare_all(ps_store *s, const uint8_t *p, int64_t len, bool crashed,
         code = compare_one(s, &n, begins_alike, r, e);
         at += n.len;
     }
-    return code;
+    return code < 0 ? code : noted;
+}
+
+/* The whole note, to be freed; NULL: there is none. */
+static uint8_t *read_note(ps_io *io, const char *root, int64_t *len) {
+    char path[PATH_MAX];
+    struct stat st;
+    uint8_t *bytes = NULL;
+    if (ps_path_in(path, root, FILE_NAME, NULL) < 0) return NULL;
+    int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+    if (fd < 0) return NULL; /* nothing is known: not a failure */
+    if (io->fstat(io, fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size >= HEAD &&
+        st.st_size <= FILE_MAX)
+        bytes = malloc((size_t)st.st_size);
+    if (bytes != NULL && (ps_read_head(io, fd, bytes, (size_t)st.st_size) != st.st_size ||
+                          !ps_note_good(bytes, st.st_size, PS_NOTE_ENDS))) {
+        free(bytes);
+        bytes = NULL;
+    }
+    *len = bytes != NULL ? st.st_size : 0;
+    io->close(io, fd);
+    return bytes;
 }
 
 int ps_ends_compare(ps_store *s, bool crashed, ps_report *r, ps_error *e) {
-    char path[PATH_MAX];
-    struct stat st;
-    ps_io *io = s->st_io;
-    int code = ps_path_in(path, s->st_root, FILE_NAME, e);
-    if (code < 0) return code;
-    int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
-    if (fd < 0) return 0; /* nothing is known: not a failure */
-    if (io->fstat(io, fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size <= FILE_MAX) {
-        uint8_t *bytes = malloc((size_t)st.st_size + 1);
-        if (bytes != NULL && ps_read_head(io, fd, bytes, (size_t)st.st_size) == st.st_size)
-            code = compare_all(s, bytes, st.st_size, crashed, r, e);
-        free(bytes);
-    }
-    io->close(io, fd);
+    int64_t len;
+    uint8_t *bytes = read_note(s->st_io, s->st_root, &len);
+    int code = bytes != NULL ? compare_all(s, bytes, len, crashed, r, e) : 0;
+    free(bytes);
     return code;
+}
+
+int32_t ps_queues_are_noted(const char *root) {
+    ps_io *io = ps_io_system();
+    ps_checkpoint c;
+    int64_t len;
+    uint8_t *bytes = read_note(io, root, &len);
+    bool noted = bytes != NULL && ps_checkpoint_read(io, root, &c, NULL) == 0 &&
+                 is_of(bytes, &c, ps_abort_present(io, root) == 1);
+    free(bytes);
+    return noted;
 }

@@ -211,6 +211,7 @@ static int load_store(ps_store *s, ps_report *report, ps_progress *progress, ps_
     if (code == 0) code = ps_checkpoint_read(s->st_io, s->st_root, &s->st_keeper.kp_checkpoint, e);
     ps_keeper_show_locked(&s->st_keeper);
     if (code == 0) code = ps_ends_compare(s, crashed, report, e);
+    s->st_unnoted = code == 0 && !live && s->st_conf.compare_queues;
     return code < 0 ? code : open_index(s, report, e);
 }
 

@@ -38,6 +38,7 @@
 #include "index/keys.h"
 #include "log/resync.h"
 #include "queues/claims.h"
+#include "store/coverage.h"
 #include "store/indexer.h"
 #include "store/store.h"
 
@@ -731,17 +732,29 @@ static void set_stamps(scan *c) {
     ps_keeper_show_locked(&s->st_keeper);
 }
 
+/* Where nobody has noted how far the queues reached: what the scan does not read is compared with
+ * them. */
+static int check_coverage(scan *c, ps_error *e) {
+    bool unnoted = c->s->st_unnoted;
+    c->s->st_unnoted = false;
+    if (!unnoted) return 0;
+    /* Of a scan that begins at the last unit's record, that record is in the chain. */
+    int64_t until = c->queues_from == furthest_unit(c->s) ? c->queues_from + 1 : c->queues_from;
+    return ps_coverage_check(c->s, until, c->report, c->progress, e);
+}
+
 static int recover_log(scan *c, bool abnormal, ps_error *e) {
     ps_store *s = c->s;
     int64_t bytes_cut = 0, from, code = ps_tombstones_settle(s, &from, c->report, e);
     if (code < 0) return (int)code;
     c->last_start = c->queues_after = -1;
     c->resumes = true;
-    code = mend_queues(c, e);
     if (abnormal)
         start_abnormal(c);
     else
         start_normal(c);
+    code = check_coverage(c, e);
+    if (code == 0) code = mend_queues(c, e);
     start_deleted(c, from);
     if (abnormal) distrust_cache(c);
     s->st_topics.tt_shared.qs_strict = true;
@@ -764,6 +777,16 @@ static int recover_log(scan *c, bool abnormal, ps_error *e) {
     return code < 0 ? (int)code : 0;
 }
 
+/* Queues have messages, and nothing is left of their log: a folder that is not mounted, or not the
+ * one of the settings, looks like this. As an empty log it would take the queues and the groups'
+ * offsets with it. */
+static int check_log_is_there(ps_store *s, ps_error *e) {
+    if (s->st_log.lg_files.ss_count > 0 || furthest_unit(s) < 0) return 0;
+    return ps_fail(e, PS_E_NOT_ADJACENT, 0, furthest_unit(s), s->st_log.lg_dirs.path[0],
+                   "the log has no segment, and the queues have messages of it: if it is lost for"
+                   " good, move consumequeue and index elsewhere");
+}
+
 static int no_log(ps_store *s, ps_report *report, ps_error *e) {
     int64_t code = cut_queues(s, 0, report, "there is no commit log", e);
     if (code >= 0) code = cut_index(s, 0, report, e);
@@ -774,7 +797,8 @@ int ps_recover(ps_store *s, ps_report *report, ps_progress *progress, ps_error *
     scan c = {.s = s, .report = report, .progress = progress};
     int64_t began = ps_monotonic_ns();
     bool abnormal = ps_abort_present(s->st_io, s->st_root) == 1;
-    int code;
+    int code = check_log_is_there(s, e);
+    if (code < 0) return code;
     report->mode = abnormal ? PS_RECOVERED_ABNORMAL : PS_RECOVERED_NORMAL;
     if (s->st_log.lg_files.ss_count == 0) {
         if (atomic_load(&s->st_topics.tt_queue_count) == 0) report->mode = PS_RECOVERED_NEW;
@@ -786,6 +810,7 @@ int ps_recover(ps_store *s, ps_report *report, ps_progress *progress, ps_error *
         if (code == 0) set_stamps(&c);
     }
     s->st_topics.tt_shared.qs_before = NULL;
+    s->st_conf.topics = NULL;
     report->log_min = atomic_load(&s->st_log.lg_min);
     report->log_max = atomic_load(&s->st_log.lg_end);
     atomic_store(&s->st_dispatcher.ds_end, report->log_max);
@@ -828,15 +853,18 @@ static int look_again(ps_store *s, ps_progress *progress, ps_error *e) {
 int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_error *e) {
     scan c = {.s = s, .report = report, .progress = progress, .reading = true, .last_start = -1};
     int64_t began = ps_monotonic_ns();
-    int code = 0;
+    int code = check_log_is_there(s, e);
     report->mode = PS_RECOVERED_READ;
+    if (code < 0) return code;
     if (s->st_log.lg_files.ss_count > 0) {
         ps_tombstones_doubt(s, report);
         ps_tombstones_hide(s);
-        c.queues_after = furthest_unit(s);
         start_normal(&c);
+        /* Of another log: nothing is in the queues. */
+        c.queues_after = c.at == furthest_unit(s) ? c.at : -1;
+        code = check_coverage(&c, e);
         atomic_store(&s->st_index_tail, c.at);
-        code = look_again(s, progress, e);
+        if (code == 0) code = look_again(s, progress, e);
         ps_tombstones_hide(s);
         c.resumes = true;
         s->st_topics.tt_shared.qs_strict = true;
@@ -850,6 +878,7 @@ int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_er
             set_stamps(&c);
         }
     }
+    s->st_conf.topics = NULL;
     atomic_store(&s->st_log.lg_end, c.at);
     atomic_store(&s->st_log.lg_flushed, c.at);
     atomic_store(&s->st_dispatcher.ds_end, c.at);

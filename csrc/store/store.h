@@ -91,6 +91,7 @@ struct ps_store {
     ps_conf st_conf; /* as it was given; its strings are gone, but for the root, which is ours */
     char *st_root;
     bool st_readonly;
+    bool st_unnoted; /* opening: nobody has noted how far the queues reached (ends.h) */
     int st_lock_fd; /* of the file `lock`; -1: a reader, or closed */
     ps_places st_places; /* root and folders of the log; none: a reader */
     ps_levels st_levels;

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from pystore.base.closing import ClosedByWith
+from pystore.base.store_error import StoreError
 from pystore.errors import BadArgument, NotFound, ReadOnly, StoreClosed, UsedAfterFork
 from pystore.files.elsewhere import kept_elsewhere
 from pystore.filter.sql92 import compiled
@@ -105,6 +106,8 @@ class Base(ClosedByWith):
     _writable = False
     #: keep_log of ps_conf: the log belongs to another store.
     _keeps_log = False
+    #: compare_queues of ps_conf: the log is there to compare queues with.
+    _compares_queues = True
     #: queues_before of ps_conf: the folder of the queues that are made again here.
     _queues_before: Path | None = None
 
@@ -121,6 +124,7 @@ class Base(ClosedByWith):
         self._check_settings()
         raw, keep = fill(ffi, self.settings, os.fspath(path))
         raw.keep_log = self._keeps_log
+        self._tell_topics(raw, keep)
         if self._queues_before is not None:
             keep.append(ffi.new("char[]", os.fsencode(self._queues_before)))
             raw.queues_before = keep[-1]
@@ -160,6 +164,36 @@ class Base(ClosedByWith):
     def _io(self) -> Any:
         """Returns the I/O table; tests override it to make calls fail."""
         return ffi.NULL
+
+    def _tell_topics(self, raw: Any, keep: list[Any]) -> None:
+        """Tells an open that compares the queues with the log which topics there are: the messages
+        of others are those of topics that were deleted. A reader whose metadata is damaged shows
+        those, too. Raises: RecordDamaged, Forbidden, StoreIOError."""
+        raw.compare_queues = self._compares_queues
+        root = os.fspath(self.path)
+        # Of a path that is too long it says False.
+        if not self._compares_queues or not os.path.isdir(root):  # noqa: PTH112
+            return
+        if lib.ps_queues_are_noted(os.fsencode(root)):
+            return
+        try:
+            with Metadata(root, readonly=True) as found:
+                topics = found.topics.list()
+        except StoreError:
+            if self._writable:
+                raise
+            return
+        rows = sorted(
+            (utf8(each.name, "the topic"), max(each.read_queue_nums, each.write_queue_nums))
+            for each in topics
+        )
+        table = ffi.new("ps_topic_row[]", len(rows))
+        for at, (name, queues) in enumerate(rows):
+            text = ffi.new("char[]", name)
+            table[at].name, table[at].len, table[at].queues = text, len(name), queues
+            keep.append(text)
+        keep.append(table)
+        raw.topics, raw.topic_count = table, len(rows)
 
     # ---- life ----
 

@@ -705,6 +705,37 @@ def test_config_without_its_log_hides_no_new_message(store_path, small, clean):
         assert store.metadata.offsets.get("g", "T", 0) == 0
 
 
+@pytest.mark.parametrize("kind", [pystore.Reader, pystore.open])
+@pytest.mark.parametrize("clean", [True, False])
+def test_queues_without_any_segment_refuse(store_path, small, clean, kind, tmp_path):
+    """The log's folder is not mounted, or another one is named: nothing is changed."""
+    with pystore.open(store_path, **small) as store:
+        store.put("T", b"old", queue=0)
+        store.metadata.offsets.commit("g", "T", 0, 1)
+    (store_path / "commitlog").rename(tmp_path / "away")
+    if not clean:
+        crashed(store_path)
+    with pytest.raises(pystore.MissingSegment, match="commitlog"):
+        kind(store_path, **small)
+    shutil.rmtree(store_path / "commitlog", ignore_errors=True)
+    (tmp_path / "away").rename(store_path / "commitlog")
+    with pystore.open(store_path, **small) as store:
+        assert [bytes(m.body) for m in store.read("T", 0, 0)] == [b"old"]
+        assert store.metadata.offsets.get("g", "T", 0) == 1
+
+
+def test_missing_config_of_a_store_with_messages_is_named(store_path, small, caplog):
+    with pystore.open(store_path, **small) as store:
+        store.put("T", b"old", queue=0)
+    shutil.rmtree(store_path / "config")
+    shutil.rmtree(store_path / "meta")
+    with pystore.open(store_path, **small) as store:
+        named = {item.what for item in store.report.items if item.action is pystore.Action.SKIPPED}
+    assert named == {"topics.json", "subscriptionGroup.json", "consumerOffset.json",
+                     "delayOffset.json"}  # fmt: skip
+    assert "config/consumerOffset.json is missing, and the log has messages" in caplog.text
+
+
 def test_first_message_of_a_delay_level_is_delivered_however_far_its_progress_is(store_path, small):
     with pystore.open(store_path, **small) as store:
         due = store.deliver_due(1, 7, now_ms=1)
