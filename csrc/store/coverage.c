@@ -3,8 +3,8 @@
  * A record has one unit, and it begins where the one before it ends. So the units of a segment
  * whose records all have theirs are a chain from its beginning to its blank, spread over the
  * queues. Each adds mix(end) - mix(start) to a sum of its segment (mix_place): of a chain, in any
- * order, this comes to mix(last end) - mix(segment), and a link that is missing or there twice
- * makes it any other number. That takes one look at 20 bytes a message, and 16 bytes of memory a segment.
+ * order, this comes to mix(last end) - mix(segment). A link that is missing or there twice makes
+ * it any other number. That takes one look at 20 bytes a message, and 16 bytes of memory a segment.
  *
  * The records of a segment whose sum is another are looked at one by one, by their heads. */
 #define _GNU_SOURCE
