@@ -42,6 +42,7 @@ class FaultyS3(ThreadingHTTPServer):
         self._asked: Counter[tuple[str, ...]] = Counter()
         self._lock = threading.Lock()
         self._failed: set[str] = set()
+        self._wrong: set[str] = set()
 
     @property
     def address(self) -> str:
@@ -63,6 +64,11 @@ class FaultyS3(ThreadingHTTPServer):
                 return ""
             self._failed.add(key)
             kind = kinds[number % len(kinds)]
+            if kind == "wrong":
+                # Once: of two who ask side by side either would get the other's right answer, and
+                # what is wrong twice is passed over.
+                kind = "cut" if key in self._wrong else kind
+                self._wrong.add(key)
             self.faults[kind] += 1
             return kind
 
