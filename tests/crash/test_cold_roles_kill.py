@@ -329,6 +329,7 @@ def running_pair(folder: Path, behind: str, root: str, chance: random.Random) ->
 
 def kill_some(pair: Pair, steps: list[tuple[str, bool]], chance: random.Random) -> list[str]:
     met = []
+    launch.wait("something in the tier", lambda: pair.tier.queues())
     for step, passed in steps:
         pair.settle()
         if chance.random() < 0.4:
