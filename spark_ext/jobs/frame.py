@@ -22,6 +22,7 @@ import typer
 
 from pystore import errors
 from pystore.cli.verbs import Session, usage
+from pystore.cold import failures
 from pystore.cold.objects import address_of, is_address
 from spark_ext.jobs.report import Report
 
@@ -94,6 +95,12 @@ class Job:
         """The store, or what the job calls so."""
         return self.session.path
 
+    @property
+    def address(self) -> str:
+        """The same as Spark's tasks name it, whatever directory they run in: its whole path, or the
+        address of a tier."""
+        return _whole(self.path)
+
     def check_outside(self, path: Path) -> None:
         """Checks what a job writes to: a store does not open with files of others in its log.
         Raises: BadArgument."""
@@ -118,9 +125,7 @@ class Job:
         if self.damage is not None:
             frame = frame.option("failOnDataLoss", "false").option("damageReport", str(self.damage))
         chosen = {name: str(value) for name, value in options.items()}
-        place = self.path if path is None else path
-        where = address_of(place) if is_address(place) else str(Path(place).absolute())
-        return frame.options(**chosen).load(where)
+        return frame.options(**chosen).load(self.address if path is None else _whole(path))
 
     @property
     def spark(self) -> SparkSession:
@@ -183,6 +188,10 @@ class Job:
             ("store", "first at byte", "skipped"),
             [(f["store"], f["firstSkipped"], f["skipped"]) for f in facts],
         )
+
+
+def _whole(path: str | Path) -> str:
+    return address_of(path) if is_address(path) else str(Path(path).absolute())
 
 
 def is_cold(path: str | Path) -> bool:
@@ -249,7 +258,7 @@ def _named(failed: Exception, output: Path | None = None) -> Exception:
         return error
     if kind in ("BadOption", "BadSchema"):
         return usage(text, "check the arguments and --set")
-    known = getattr(errors, kind, None)
+    known = getattr(errors, kind, None) or getattr(failures, kind, None)
     if isinstance(known, type) and issubclass(known, errors.StoreError):
         return known(text.split(" \u2014 ")[0])
     error = errors.StoreIOError(text)

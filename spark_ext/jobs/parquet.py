@@ -1,8 +1,9 @@
-"""What a task of ``archive`` does: a part of the log becomes Parquet files, by topic and day.
+"""What a task of ``archive`` does: a part of the log, or of a tier's queues, becomes Parquet files,
+by topic and day.
 
-The log is read once. Each file is read again before the task ends, while it is in the page cache,
-and all its columns are compared, by counts and sums of CRCs, with what the scan of the log gave; of
-bodies the scan has compared each with the CRC in its record.
+It is read once. Each file is read again before the task ends, while it is in the page cache, and
+all its columns are compared, by counts and sums of CRCs, with what the scan gave; of bodies the
+scan has compared each with the CRC in its record.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ _NAMES = tuple(each.split()[0] for each in FIELDS.split(", "))
 _LAYOUT = ColumnLayout(
     ("topic", *_NAMES), (False, *(n in ("tags", "keys") for n in _NAMES)), "json"
 )
+#: Columns that have a sum in Sums.columns.
+_SUMMED = tuple(name for name in _NAMES if name != "body")
 _TIMES = ("bornTimestamp", "storeTimestamp")
 _DAY_MS = 86_400_000
 #: A body's CRC as a record has it.
@@ -63,15 +66,15 @@ Key = tuple[str, str]
 @dataclass(slots=True)
 class Sums:
     """Of records of one topic and day. bytes: of the records. envelopes, bodies: sums of CRCs.
-    columns: a sum for each column of the files: of numbers, or of the CRCs of texts. last: place,
-    size, store time in ms and body CRC of the last record."""
+    columns: a sum for each column of the files: of numbers, or of the CRCs of texts. last: by
+    queue, place, size, store time in ms and body CRC of its last record."""
 
     messages: int
     bytes: int
     envelopes: int
     bodies: int
     columns: list[int]
-    last: tuple[int, ...]
+    last: dict[int, tuple[int, ...]]
 
     def add(self, other: Sums) -> None:
         self.messages += other.messages
@@ -79,7 +82,12 @@ class Sums:
         self.envelopes += other.envelopes
         self.bodies += other.bodies
         self.columns = [a + b for a, b in zip(self.columns, other.columns, strict=True)]
-        self.last = max(self.last, other.last)
+        for queue, last in other.last.items():
+            self.last[queue] = max(last, self.last.get(queue, last))
+
+    def of(self, column: str) -> int:
+        """Returns the sum of a column of numbers, modulo 2^64."""
+        return self.columns[_SUMMED.index(column)] % (1 << 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +109,7 @@ class ExportContext:
 
 
 def write_part(shared: ExportContext, numbered: tuple[int, Part]) -> tuple[Path, list[FileSummary]]:
-    """Writes a part of the log. Returns the folder of this attempt, and the files in it: what a
+    """Writes a part. Returns the folder of this attempt, and the files in it: what a
     discarded attempt still writes is in a folder that nobody looks at.
 
     numbered: the part and its number, for the names of files. Raises: SourceError; StoreIOError for
@@ -186,14 +194,22 @@ def _bodies_of_log(rows: pa.RecordBatch) -> int:
 
 def _sums_of(rows: pa.RecordBatch, bodies: int) -> Sums:
     """Returns the sums of a file. bodies: the sum of their CRCs."""
-    columns = [_sum(rows.column(name)) for name in _NAMES if name != "body"]
-    place = rows.column("commitLogOffset").to_numpy().argmax()
-    last = ("commitLogOffset", "storeSize", "storeTimestamp", "bodyCRC")
-    by_name = dict(zip((name for name in _NAMES if name != "body"), columns, strict=True))
+    columns = [_sum(rows.column(name)) for name in _SUMMED]
+    by_name = dict(zip(_SUMMED, columns, strict=True))
     return Sums(
-        rows.num_rows, by_name["storeSize"], by_name["envelope"], bodies, columns,
-        tuple(rows.column(name)[int(place)].as_py() for name in last),
-    )  # fmt: skip
+        rows.num_rows, by_name["storeSize"], by_name["envelope"], bodies, columns, _last_of(rows)
+    )
+
+
+def _last_of(rows: pa.RecordBatch) -> dict[int, tuple[int, ...]]:
+    """Returns the facts of the last record of each queue, as Sums has them."""
+    import numpy as np
+
+    queues = rows.column("queueId").to_numpy()
+    order = np.lexsort((rows.column("commitLogOffset").to_numpy(), queues))
+    ends = order[np.append(np.flatnonzero(np.diff(queues[order])), len(order) - 1)].tolist()
+    facts = ("commitLogOffset", "storeSize", "storeTimestamp", "bodyCRC")
+    return {int(queues[at]): tuple(rows.column(name)[at].as_py() for name in facts) for at in ends}
 
 
 # ---- files ----

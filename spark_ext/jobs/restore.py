@@ -17,7 +17,7 @@ from pystore import errors
 from pystore.cli.verbs import Size, show_balance, usage
 from pystore.files import FILE_MODE
 from spark_ext.jobs.frame import Job, job, main
-from spark_ext.jobs.runs import FIELDS, ReportRun, made_beside, runs_of
+from spark_ext.jobs.runs import FIELDS, LogRun, made_beside, runs_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -80,9 +80,16 @@ def run(
     return 0
 
 
-def _checked(archive: Path) -> list[ReportRun]:
-    """Returns the runs, which must make one log. Raises: NotAStore, MissingSegment."""
-    runs = runs_of(archive)
+def _checked(archive: Path) -> list[LogRun]:
+    """Returns the runs, which must make one log. Raises: BadArgument for those of a tier,
+    NotAStore, MissingSegment."""
+    found = runs_of(archive)
+    runs = [run for run in found if isinstance(run, LogRun)]
+    if len(runs) < len(found):
+        raise usage(
+            "the archive is of a cold tier, which has no order over all queues",
+            "make a store of the tier: pystore cold restore",
+        )
     if not any(run.messages for run in runs):
         error: errors.StoreError = errors.NotAStore("no run of an archive there", str(archive))
         error.next_step = "name the directory that `pystore spark archive` wrote"
@@ -111,7 +118,7 @@ def read_archive(j: Job, archive: Path, fields: str = FIELDS) -> DataFrame:
 # ---- the log ----
 
 
-def _make_log(j: Job, archive: Path, runs: list[ReportRun], log: Path) -> Contents:
+def _make_log(j: Job, archive: Path, runs: list[LogRun], log: Path) -> Contents:
     """Returns what was put there."""
     from pyspark.sql.functions import expr
 

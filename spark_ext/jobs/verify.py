@@ -10,7 +10,6 @@ import typer
 
 from pystore.audit import KINDS, Audit, describe, verify
 from pystore.cli.verbs import Size, usage
-from pystore.cold.objects import address_of, is_address
 from spark_ext.jobs.frame import Job, is_cold, job, main
 from spark_ext.jobs.report import Plot
 from spark_ext.jobs.spread import on_executors, spread
@@ -56,8 +55,7 @@ def _verify_tier(j: Job) -> int:
     from pystore.cold.upkeep import SegmentWork, check_segments
     from pystore.cold.upkeep import verify as verify_segments
 
-    address = address_of(j.path) if is_address(j.path) else str(j.path.absolute())
-    tier = open_tier(address)
+    tier = open_tier(j.address)
     if not isinstance(tier, Tier):
         raise usage(
             "RocketMQ wrote this tier, which has no manifests", "check it by `pystore cold verify`"
@@ -66,7 +64,7 @@ def _verify_tier(j: Job) -> int:
     def run(work: Iterator[SegmentWork]) -> Iterator[tuple[SegmentWork, str]]:
         while some := list(itertools.islice(work, _SEGMENTS_A_JOB)):
             parts = [some[n : n + _SEGMENTS_A_TASK] for n in range(0, len(some), _SEGMENTS_A_TASK)]
-            done = on_executors(j, check_segments, address, parts, "checking segments")
+            done = on_executors(j, check_segments, j.address, parts, "checking segments")
             yield from zip(some, itertools.chain(*done), strict=True)
 
     audit = verify_segments(tier, run=run)

@@ -14,7 +14,6 @@ import pystore
 pytest.importorskip("pyspark")
 pa = pytest.importorskip("pyarrow")
 
-from pystore.cli import main  # noqa: E402
 from pystore.cold.objects import FolderObjects  # noqa: E402
 from pystore.cold.push import push  # noqa: E402
 from pystore.cold.tier import new_tier  # noqa: E402
@@ -153,11 +152,3 @@ def test_verify_checks_the_segments_of_a_tier(run_job: Any, both: tuple[Path, Pa
     segment.write_bytes(data)
     report = run_job("verify", both[1], code=5)
     assert [segment.name in row["what"] for row in report["wrong"]] == [True]
-
-
-def test_an_archive_of_a_tier_is_refused(
-    both: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    assert main(["spark", "archive", str(both[1]), str(tmp_path / "archive")]) == 2
-    assert "a cold tier has no log over all queues" in capsys.readouterr().err
-    assert not (tmp_path / "archive").exists()
