@@ -22,6 +22,7 @@ from pystore.cold.manifest import (
     with_sum,
 )
 from pystore.cold.objects import FolderObjects, open_objects
+from pystore.cold.places import broker_folder
 from pystore.cold.push import push
 from pystore.cold.reader import ColdReader
 from pystore.cold.restore import restore, salvage
@@ -331,6 +332,34 @@ def test_of_folders_without_end_a_bounded_number_is_asked_for(
     assert len(list(objects.folders())) == 4
     with pytest.raises(NotATier, match="more than 3 folders"):
         brokers_at(objects)
+
+
+def test_a_root_of_many_brokers_is_looked_through_with_few_listings(
+    root: str, monkeypatch: pytest.MonkeyPatch
+):
+    objects = open_objects(root)
+    names = sorted({*(f"broker-{n}" for n in range(60)), "broker-1/x", "broker-1-", "broker-1.a"})
+    for name in names:
+        objects.put_new(f"{broker_folder('c1', name)}/rmq_sys_MANIFEST/t/0/{1:020d}", b"x")
+    asked: list[str] = []
+    find = objects.find
+    monkeypatch.setattr(
+        objects, "find", lambda prefix, after="": asked.append(prefix) or find(prefix, after)
+    )
+    found = [each.broker for each in brokers_at(objects)]
+    assert sorted(found) == sorted({name.partition("/")[0] for name in names})
+    assert len(asked) < 30
+
+
+def test_folders_that_take_too_long_to_list_are_looked_for_one_by_one(
+    root: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("pystore.cold.objects._ONE_BY_ONE", 1)
+    monkeypatch.setattr("pystore.cold.objects._FOLDERS_S", 0.0)
+    objects = open_objects(root)
+    for name in "abc":
+        objects.put_new(f"{name}/c", b"x")
+    assert list(objects.folders()) == ["a", "b", "c"]
 
 
 def test_a_tier_of_many_topics_is_opened_without_their_names(
