@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from pystore.cold.blocks import BlockCache
 from pystore.cold.failures import TierUnreachable
+from pystore.cold.segment import SUMS
 from pystore.cold.tier import Extent, QueueSpan, TierView
 from pystore.cold.units import fetch_units
 from pystore.errors import NotFound
@@ -25,7 +26,6 @@ PLACES = int(lib.PS_TIER_PLACE)
 #: Bits of a place within the log of its queue; above them stands which queue it may be.
 _BITS, _QUEUES = 46, 0xFFFF
 PLACE_SIZE = 1 << _BITS
-_SUMS = int(lib.PS_CHECK_BODY_CRC | lib.PS_CHECK_PROP_IF)
 #: Units that are lent at once, and bytes of records to who reads on.
 _UNITS, _AHEAD = 4096, 4 << 20
 #: What was lent may go before it is read, where many read.
@@ -161,7 +161,7 @@ class Lender:
         raw.len, raw.base = len(records), low
         raw.count, raw.first = len(units) // UNIT.size, want.offset
         raw.topic_len, raw.queue_id = len(topic), want.queue
-        raw.checks = _SUMS if self.tier.summed else lib.PS_CHECK_BODY_CRC
+        raw.checks = SUMS if self.tier.summed else lib.PS_CHECK_BODY_CRC
         error = ffi.new("ps_error *")
         store, place = self._store.c_handle(), place_for(want.topic, want.queue)
         damaged: int = lib.ps_tier_lend(store, self._topic(want.topic), raw, place, anyway, error)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import fcntl
 import heapq
 import os
 import re
@@ -24,6 +26,8 @@ from pystore.cold.failures import NotATier, TierDamaged, TierUnreachable
 from pystore.errors import BadArgument
 from pystore.files import FILE_MODE, make_folders, new_file, sync_folder
 from pystore.format.records import Buffer
+from pystore.native import address_of as memory_of
+from pystore.native import ffi
 
 __all__ = ["FOLDERS_MAX", "ObjectStore", "StoredObject", "address_of", "is_address", "open_objects"]
 
@@ -41,6 +45,8 @@ _ONE_BY_ONE, _FOLDERS_S = 16, 10.0
 _RETRIES, _RETRY_S, _ANSWER_S = 5, 30, 30
 #: Ranges from so many bytes on are taken as they come, in pieces of so many.
 _STREAMED, _CHUNK = 1 << 20, 1 << 16
+#: What a write past the system's cache is made of, and objects of which there is one.
+_PAGE, _DIRECT = 4096, 1 << 20
 
 
 class StoredObject(NamedTuple):
@@ -66,7 +72,7 @@ class ObjectStore(Protocol):
     def size_of(self, key: str) -> int | None:
         """Returns the bytes of an object; None: there is none."""
 
-    def put_new(self, key: str, data: bytes | bytearray) -> bool:
+    def put_new(self, key: str, data: Buffer) -> bool:
         """Writes an object, durably; False: one of that key and of other bytes is there."""
 
     def find(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
@@ -175,7 +181,7 @@ class FolderObjects:
         except OSError as failed:
             raise _unreachable(failed, key) from failed
 
-    def put_new(self, key: str, data: bytes | bytearray) -> bool:
+    def put_new(self, key: str, data: Buffer) -> bool:
         self._check_there()
         path = self._path(key)
         part = path.with_name(f"{path.name}.{os.getpid()}{_TEMPORARY}")
@@ -183,8 +189,7 @@ class FolderObjects:
             make_folders(path.parent, FILE_MODE, durable=True)
             try:
                 with new_file(part, FILE_MODE) as file:
-                    file.write(data)
-                    file.flush()
+                    _write(file.fileno(), data)
                     os.fsync(file.fileno())
                 os.link(part, path)
             except FileExistsError:
@@ -255,6 +260,34 @@ def _read_into(data: memoryview, fd: int, start: int) -> int:
     while at < len(data) and (size := os.preadv(fd, [data[at:]], start + at)):
         at += size
     return at
+
+
+def _write(fd: int, data: Buffer) -> None:
+    """Writes an object to an empty file, all but the last of its pages past the system's cache:
+    nobody reads soon what goes out, and to fill new pages of the cache takes more processor time
+    than all else that writing out does (docs/adr/010-cold-tier.md). Raises: OSError."""
+    view, at = memoryview(data), 0
+    whole = len(view) // _PAGE * _PAGE
+    if whole >= _DIRECT and memory_of(ffi.from_buffer(view)) % _PAGE == 0 and _pass_cache(fd, True):
+        try:
+            while at < whole and at % _PAGE == 0:
+                at += os.pwrite(fd, view[at:whole], at)
+        except OSError as failed:
+            if failed.errno != errno.EINVAL:  # the file system has another idea of pages
+                raise
+        _pass_cache(fd, False)
+    while at < len(view):
+        at += os.pwrite(fd, view[at:], at)
+
+
+def _pass_cache(fd: int, on: bool) -> bool:
+    """Sets whether writes pass the system's cache; False: the system does not know that."""
+    try:
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT if on else flags & ~os.O_DIRECT)
+    except (OSError, AttributeError):
+        return False
+    return True
 
 
 def _whole(data: memoryview, start: int, end: int, where: str) -> memoryview:
@@ -360,7 +393,7 @@ class RemoteObjects:
         except self._obstore.exceptions.BaseError as failed:
             raise _unreachable(failed, f"{self.address}/{key}") from failed
 
-    def put_new(self, key: str, data: bytes | bytearray) -> bool:
+    def put_new(self, key: str, data: Buffer) -> bool:
         errors = self._obstore.exceptions
         try:
             self._obstore.put(self._store, self._key(key), data, mode="create", use_multipart=False)
@@ -371,7 +404,7 @@ class RemoteObjects:
             raise _unreachable(failed, f"{self.address}/{key}") from failed
         return True
 
-    def _holds(self, key: str, data: bytes | bytearray) -> bool:
+    def _holds(self, key: str, data: Buffer) -> bool:
         try:
             there = self._obstore.get(self._store, self._key(key)).bytes()
         except FileNotFoundError:

@@ -13,6 +13,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Protocol
 
+from pystore.cold.buffers import BufferPool
 from pystore.cold.failures import TierTaken
 from pystore.cold.manifest import ROWS_A_PAGE, SEGMENT_MAX, Manifest, Row, Seam, crc_of
 from pystore.cold.places import is_kept
@@ -65,13 +66,15 @@ def push(
         for q in source.queues()
         if is_kept(q.topic, tier.cluster, tier.broker) and (not chosen or q.topic in chosen)
     ]
+    buffers = BufferPool()
     with ThreadPoolExecutor(_AT_ONCE, "pystore-push") as pool:
         for done, queue in enumerate(queues):
             if progress is not None:
                 progress(done, len(queues))
             QueuePusher(
-                source, tier, queue, report, pool, segment_bytes=segment_bytes, epoch=epoch
-            ).run()
+                source, tier, queue, report, pool, segment_bytes=segment_bytes, epoch=epoch,
+                buffers=buffers,
+            ).run()  # fmt: skip
     return report
 
 
@@ -105,12 +108,12 @@ class _NoPace:
 
 class QueuePusher:
     """Writes out one queue. to: the queue offset to stop at; None: what the store has. pool: whose
-    threads write segments, several at a time."""
+    threads write segments, several at a time. buffers: what segments are made in."""
 
     def __init__(
         self, source: Base, tier: Tier, queue: QueueInfo, report: PushReport, pool: Executor, *,
         segment_bytes: int = SEGMENT_BYTES, epoch: int = 0, to: int | None = None,
-        pace: Paces | None = None,
+        pace: Paces | None = None, buffers: BufferPool | None = None,
     ) -> None:  # fmt: skip
         self._source = source
         self._tier = tier
@@ -121,6 +124,7 @@ class QueuePusher:
         self._epoch = epoch
         self._to = queue.max_offset if to is None else min(to, queue.max_offset)
         self._pace: Paces = pace or _NoPace()
+        self._buffers = buffers or BufferPool()
 
     def run(self) -> Manifest:
         """Writes everything out; returns the queue's manifest. Raises: TierTaken, TierUnreachable,
@@ -186,7 +190,7 @@ class QueuePusher:
                     batch = self._batch(at)
                     if batch is None or (whole and batch.next_offset >= self._to):
                         break
-                    row, data = make_segment(batch, base, self._epoch)
+                    row, data = make_segment(batch, base, self._epoch, self._buffers)
                     if row.size > SEGMENT_MAX:
                         raise self._too_large(row)
                     self._pace.pass_bytes(row.size)
@@ -216,7 +220,7 @@ class QueuePusher:
             start = row.end
         return rows
 
-    def _put(self, base: int, data: bytearray) -> bool:
+    def _put(self, base: int, data: memoryview) -> bool:
         key = self._tier.key_of(self._queue.topic, self._queue.queue, base)
         return self._tier.objects.put_new(key, data)
 

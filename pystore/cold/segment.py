@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
+from pystore.cold.buffers import BufferPool
 from pystore.cold.failures import TierDamaged
 from pystore.cold.manifest import Row, crc_of
 from pystore.errors import OutOfMemory
@@ -14,8 +15,8 @@ from pystore.format.units import UNIT
 from pystore.native import ffi, lib
 from pystore.store._messages import Batch
 
-__all__ = ["check_segment", "choose_units", "excerpt", "is_summed", "key_bytes", "key_slice",
-           "keys_of", "make_segment", "units_of_row"]  # fmt: skip
+__all__ = ["SUMS", "check_segment", "choose_units", "excerpt", "is_summed", "key_bytes",
+           "key_slice", "keys_of", "make_segment", "units_of_row"]  # fmt: skip
 
 _TAIL = struct.Struct(">qqiiIiIq")
 _KEY = struct.Struct(">II")
@@ -29,18 +30,20 @@ _SUM_BYTES = _SUM_KEYS * _KEY.size + int(lib.PS_FLAT_SUM)
 _WHICH_KEYS = struct.Struct(">qI")
 #: A slice of a key table reaches so many standard deviations around where a hash is expected.
 _SIGMAS = 6
-_SUMS = int(lib.PS_CHECK_BODY_CRC | lib.PS_CHECK_PROP_IF)
+#: Which sums of records are looked at.
+SUMS = int(lib.PS_CHECK_BODY_CRC | lib.PS_CHECK_PROP_IF)
 
 
-def make_segment(batch: Batch, base: int, epoch: int) -> tuple[Row, bytearray]:
+def make_segment(
+    batch: Batch, base: int, epoch: int, buffers: BufferPool
+) -> tuple[Row, memoryview]:
     """Returns the segment of a batch of a queue, as far as its offsets are dense, and its row.
-
-    Raises: OutOfMemory."""
+    buffers: where its memory comes from. Raises: OutOfMemory."""
     about = ffi.new("ps_flat *")
     info: Any = batch._info
     if lib.ps_flat_measure(info, about) < 0:
         raise ValueError("the batch is empty")
-    data = bytearray(about.size)
+    data = buffers.take(about.size)
     to = ffi.from_buffer("uint8_t[]", data)
     if lib.ps_flat_write(info, base, to, about) < 0:
         raise OutOfMemory("no memory for the keys of a segment")
@@ -93,7 +96,7 @@ def excerpt(
     raw.len, raw.base = len(records), base
     raw.count, raw.first = len(units) // UNIT.size, first
     raw.topic_len, raw.queue_id = len(topic), place[1]
-    raw.checks = _SUMS if summed else lib.PS_CHECK_BODY_CRC
+    raw.checks = SUMS if summed else lib.PS_CHECK_BODY_CRC
     error = ffi.new("ps_error *")
     batch = lib.ps_excerpt_read(raw, options, error)
     if batch == ffi.NULL:

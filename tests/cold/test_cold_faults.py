@@ -4,17 +4,21 @@ twice, and nothing of it is loaded by who does not ask for it."""
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
 import random
 import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from duty_kit import FailingObjects
 
 import pystore
+from pystore.cold.buffers import BufferPool
 from pystore.cold.failures import TierUnreachable
 from pystore.cold.objects import open_objects
 from pystore.cold.push import push
@@ -115,3 +119,52 @@ def test_who_has_no_tier_loads_nothing_of_it(filled: Path, tmp_path: Path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("refused", [None, "flag", "write", "part"])
+def test_an_object_of_any_size_is_written_whole_whatever_the_file_system_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str | None
+):
+    pwrite, passed = os.pwrite, []
+
+    def write(fd: int, data: Any, at: int) -> int:
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+            passed.append(len(data))
+            if refused == "write":
+                raise OSError(errno.EINVAL, "Invalid argument")
+            if refused == "part" and at:
+                return pwrite(fd, data[:4096], at)
+        return pwrite(fd, data, at)
+
+    def set_flags(fd: int, command: int, flags: int = 0) -> int:
+        if refused == "flag" and command == fcntl.F_SETFL:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return fcntl.fcntl(fd, command, flags)
+
+    monkeypatch.setattr("pystore.cold.objects.os.pwrite", write)
+    monkeypatch.setattr("pystore.cold.objects.fcntl", SimpleNamespace(
+        fcntl=set_flags, F_GETFL=fcntl.F_GETFL, F_SETFL=fcntl.F_SETFL))  # fmt: skip
+    objects, pool = open_objects(tmp_path), BufferPool()
+    for size in (0, 1, 4096, 1 << 20, (1 << 20) + 1, (3 << 20) + 4095):
+        data = pool.take(size)
+        data[:] = random.Random(size).randbytes(size)
+        for number, given in enumerate((data, data[1:], bytes(data))):
+            assert objects.put_new(f"{size}-{number}", given)
+            assert (tmp_path / f"{size}-{number}").read_bytes() == given
+    assert bool(passed) == (refused != "flag")
+
+
+def test_a_disk_that_is_full_in_the_midst_of_an_object_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pwrite = os.pwrite
+
+    def write(fd: int, data: Any, at: int) -> int:
+        if at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwrite(fd, data[:8192], at)
+
+    monkeypatch.setattr("pystore.cold.objects.os.pwrite", write)
+    with pytest.raises(TierUnreachable, match="No space left"):
+        open_objects(tmp_path).put_new("segment", BufferPool().take(2 << 20))
+    assert list(tmp_path.iterdir()) == []
