@@ -716,6 +716,12 @@ int ps_store_retain(ps_store *store, const ps_conf *rules, ps_error *error);
 typedef int64_t (*ps_inflate)(void *arg, int32_t type, const uint8_t *in, int64_t len, uint8_t *out,
                               int64_t room);
 
+/* Gives the next records, whole ones one after the other and of any queues, which stay where they
+ * are until it is called again. Returns their bytes; 0: there are no more; -1: they do not come,
+ * for the reason that it writes to `why`, with a zero byte. out NULL: the stream was released, and
+ * this call is the last. */
+typedef int64_t (*ps_more_records)(void *arg, const uint8_t **out, char *why, int64_t room);
+
 typedef struct ps_scan {
     int32_t column_count;
     int32_t columns[32];  /* PS_COL_ */
@@ -742,10 +748,9 @@ typedef struct ps_scan {
     int32_t broker_name_len;
     ps_inflate inflate; /* NULL: compressed bodies stay as they are */
     void *inflate_arg;
-    /* Whole records one after the other, such as a pull brings, in the place of the log: then there
-     * is not a store, topic or range. They are copied. */
-    const uint8_t *records;
-    int64_t records_len;
+    /* Gives records in the place of the log: then there is not a store, topic or range. */
+    ps_more_records more;
+    void *more_arg;
 } ps_scan;
 
 typedef struct ps_scan_stats {
@@ -757,7 +762,7 @@ ps_scan_stats *ps_scan_stats_new(void); /* NULL: no memory */
 void ps_scan_stats_free(ps_scan_stats *stats);
 
 /* Fills *stream (struct ArrowArrayStream of the Arrow C stream interface). The spec is copied. The
- * stream holds its own references on the store (NULL with records) and on stats, so they may be
+ * stream holds its own references on the store (NULL with more) and on stats, so they may be
  * freed before it;
  * reading a closed store fails. stats may be NULL; it is written as the stream is read. */
 int ps_scan_open(ps_store *store, const ps_scan *scan, void *arrow_array_stream,

@@ -420,7 +420,7 @@ static int64_t next_after(const segment *sg, int64_t at, int64_t before) {
 
 /* Moves sn_at past the damage when it is skipped. */
 static int log_damaged(scanner *sn) {
-    if (sn->sn_given != NULL) return given_damaged(sn);
+    if (sn->sn_spec.more != NULL) return given_damaged(sn);
     int64_t at = sn->sn_at, file_size = sn->sn_store->st_log.lg_files.ss_file_size;
     int64_t log_min = atomic_load(&sn->sn_store->st_log.lg_min);
     const char *why = damage_name(sn, at, NULL);
@@ -792,9 +792,9 @@ static int rows_fit(scanner *sn, int32_t *count) {
 
 /* Gathers up to `room` rows. There may be none although more follow. */
 static int block_read(scanner *sn, int32_t room, int32_t *count) {
-    int code = sn->sn_topic != NULL             ? queue_rows(sn, room, count)
-               : sn->sn_given != NULL ? given_rows(sn, room, count)
-                                             : log_rows(sn, room, count);
+    int code = sn->sn_topic != NULL       ? queue_rows(sn, room, count)
+               : sn->sn_spec.more != NULL ? given_rows(sn, room, count)
+                                          : log_rows(sn, room, count);
     /* The sum of the properties comes before the filter, which believes them. */
     bool sums = sn->sn_spec.check_crc != 0;
     if ((sn->sn_tail || sums) && code == BLOCK_DONE) {
@@ -816,8 +816,20 @@ static int block_read(scanner *sn, int32_t room, int32_t *count) {
 
 /* ---- the stream ---- */
 
-static bool more_to_read(const scanner *sn) {
-    return sn->sn_at < sn->sn_end || sn->sn_candidate_at < sn->sn_candidate_count;
+/* Takes the next records that are given. No row points into the ones before any more. */
+static bool given_next(scanner *sn) {
+    int64_t len = sn->sn_spec.more(sn->sn_spec.more_arg, &sn->sn_given, sn->sn_error,
+                                   (int64_t)sizeof sn->sn_error);
+    sn->sn_at = 0;
+    sn->sn_end = len > 0 ? len : 0;
+    sn->sn_inflated_at = -1; /* records of another queue may lie at the same places */
+    if (len < 0) sn->sn_failed = -EIO;
+    return len > 0;
+}
+
+static bool more_to_read(scanner *sn) {
+    if (sn->sn_at < sn->sn_end || sn->sn_candidate_at < sn->sn_candidate_count) return true;
+    return sn->sn_spec.more != NULL && given_next(sn);
 }
 
 static int refuse_closed(scanner *sn) {
@@ -850,6 +862,7 @@ static int batch_read(scanner *sn, struct ArrowArray *out) {
         if (__builtin_expect(sn->sn_cut != NULL, 0)) break;
     }
     if (cut_any(sn)) code = cut_failed(sn);
+    if (sn->sn_failed != 0 && sn->sn_rows == 0) code = sn->sn_failed;
     if (code < 0 || sn->sn_rows == 0) {
         ps_arrow_drop(ba);
         return code < 0 ? code : 0;
@@ -897,14 +910,15 @@ static void scanner_free(scanner *sn) {
     free(sn->sn_tag_hashes);
     ps_sql92_free(sn->sn_sql);
     free(sn->sn_inflated);
-    free(sn->sn_given);
     if (sn->sn_stats != NULL && sn->sn_stats != &sn->sn_own_stats) ps_scan_stats_free(sn->sn_stats);
     if (sn->sn_store != NULL) ps_store_unref(sn->sn_store);
     free(sn);
 }
 
 static void stream_release(struct ArrowArrayStream *stream) {
-    scanner_free(stream->private_data);
+    scanner *sn = stream->private_data;
+    if (sn->sn_spec.more != NULL) sn->sn_spec.more(sn->sn_spec.more_arg, NULL, NULL, 0);
+    scanner_free(sn);
     stream->private_data = NULL;
     stream->release = NULL;
 }

@@ -77,8 +77,7 @@ int ps_scanner_check(const ps_store *s, const ps_scan *spec, ps_error *e) {
         (spec->broker_name_len > 0 && spec->broker_name == NULL))
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "broker_name_len %d is not between 0 and %d",
                        spec->broker_name_len, BROKER_NAME_MAX);
-    if (spec->records_len < 0 || (spec->records == NULL) != (s != NULL) ||
-        (spec->records != NULL && spec->topic != NULL))
+    if ((spec->more == NULL) != (s != NULL) || (spec->more != NULL && spec->topic != NULL))
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
                        "a scan reads either a store or records without store and topic");
     if (spec->topic != NULL && spec->topic->tp_store != s)
@@ -176,14 +175,7 @@ static int range_plan(scanner *sn, ps_error *e) {
     const ps_scan *spec = &sn->sn_spec;
     ps_store *s = sn->sn_store;
     int64_t end = INT64_MAX;
-    if (spec->records != NULL) {
-        sn->sn_given = malloc((size_t)spec->records_len + 1);
-        if (sn->sn_given == NULL)
-            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the scan");
-        memcpy(sn->sn_given, spec->records, (size_t)spec->records_len);
-        sn->sn_end = spec->records_len;
-        return 0;
-    }
+    if (spec->more != NULL) return 0;
     if (spec->topic != NULL) {
         sn->sn_queue = spec->queue_id < 0 || spec->queue_id > PS_QUEUE_ID_MAX
                            ? NULL

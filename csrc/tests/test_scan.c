@@ -749,6 +749,36 @@ static void test_ranges(ps_store *s) {
     seen_free(all);
 }
 
+/* Records that are given in two pieces; each lies where no other has lain. */
+typedef struct given {
+    const uint8_t *records;
+    int64_t size, first; /* first: bytes of the first piece */
+    int64_t at;
+    uint8_t *held;
+    int32_t fails, releases;
+} given;
+
+static int64_t more_of(void *arg, const uint8_t **out, char *why, int64_t room) {
+    given *g = arg;
+    free(g->held);
+    g->held = NULL;
+    int64_t len = (g->at < g->first ? g->first : g->size) - g->at;
+    if (out == NULL) {
+        g->at = 0;
+        g->releases++;
+        return 0;
+    }
+    if (g->fails && g->at > 0) {
+        snprintf(why, (size_t)room, "the second piece is away");
+        return -1;
+    }
+    if (len == 0) return 0;
+    *out = g->held = malloc((size_t)len); /* ends where the last record does */
+    memcpy(g->held, g->records + g->at, (size_t)len);
+    g->at += len;
+    return len;
+}
+
 /* What is refused, and with which code; nothing is left behind. */
 static void test_arguments(ps_store *s, ps_store *other) {
     struct ArrowArrayStream stream;
@@ -775,7 +805,7 @@ static void test_arguments(ps_store *s, ps_store *other) {
     REFUSED(PS_E_ARGUMENT,
             (bad.topic = NULL, bad.topics = "a", bad.topics_len = -1, bad.topic_count = 1));
     REFUSED(PS_E_ARGUMENT, bad.topic = topic_of(other, "plain"));
-    REFUSED(PS_E_ARGUMENT, (bad.records = (const uint8_t *)"", bad.topic = NULL));
+    REFUSED(PS_E_ARGUMENT, (bad.more = more_of, bad.topic = NULL));
     REFUSED(PS_E_NOT_FOUND, bad.queue_id = 999);
     REFUSED(PS_E_NOT_FOUND, bad.queue_id = -1);
     REFUSED(PS_E_NOT_FOUND, bad.queue_id = 70000);
@@ -840,21 +870,27 @@ static void test_given(ps_store *s) {
     int64_t size = 0, at = 0;
     seen_log(all, s);
     for (int32_t i = 0; i < all->count; i++) size += all->records[i].size;
-    uint8_t *records = malloc((size_t)size); /* ends where the last record does */
+    uint8_t *records = malloc((size_t)size);
     for (int32_t i = 0; i < all->count; i++) {
         wanted[i] = &all->records[i];
         memcpy(records + at, wanted[i]->start, (size_t)wanted[i]->size);
         at += wanted[i]->size;
     }
     ps_scan scan = spec_all(NULL, 0), both = scan;
-    scan.records = records;
-    scan.records_len = size;
+    given source = {records, size, records_before(wanted, all->count / 2), 0, NULL, 0, 0};
+    scan.more = more_of;
+    scan.more_arg = &source;
     check_stream(NULL, &scan, wanted, all->count);
-    /* A damaged body is counted and stepped over, a record that is cut off ends the rows. */
+    CHECK(source.releases > 0 && source.held == NULL);
     char why[800];
+    source.fails = 1;
+    CHECK_EQ(-1, count_rows(NULL, &scan, NULL, why));
+    CHECK(strstr(why, "the second piece is away") != NULL);
+    source.fails = 0;
+    /* A damaged body is counted and stepped over, a record that is cut off ends the rows. */
     records[wanted[3]->body - wanted[3]->start + records_before(wanted, 3)] ^= 1;
     scan.check_crc = 1;
-    scan.records_len--;
+    source.size--;
     CHECK_EQ(-1, count_rows(NULL, &scan, NULL, why));
     CHECK(strstr(why, "cannot be read: bad crc") != NULL);
     scan.skip_damaged = 1;

@@ -27,19 +27,22 @@ def in_order(
     yielded; what does not fit into `room` waits. Raises: what `work` raises."""
     waiting: deque[tuple[_T, int, Future[_R]]] = deque()
     held, most = 0, threads * _ITEMS_A_THREAD
-    with ThreadPoolExecutor(threads, "pystore-ahead") as pool:
-        try:
-            for item in items:
-                takes = size(item)
-                while waiting and (len(waiting) > most or held + takes > room):
-                    first, gone, done = waiting.popleft()
-                    held -= gone
-                    yield first, done.result()
-                waiting.append((item, takes, pool.submit(work, item)))
-                held += takes
-            while waiting:
-                first, _, done = waiting.popleft()
-                yield first, done.result()
-        finally:
-            for _, _, done in waiting:
-                done.cancel()
+    pool = ThreadPoolExecutor(threads, "pystore-ahead")
+    try:
+        for item in items:
+            takes = size(item)
+            while waiting and (len(waiting) > most or held + takes > room):
+                held -= waiting[0][1]
+                yield _first(waiting)
+            waiting.append((item, takes, pool.submit(work, item)))
+            held += takes
+        while waiting:
+            yield _first(waiting)
+    finally:  # who ends it early does not wait for what is on its way
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _first(waiting: deque[tuple[_T, int, Future[_R]]]) -> tuple[_T, _R]:
+    """Takes the first item out. What it was made into is referenced by the caller alone."""
+    item, _, done = waiting.popleft()
+    return item, done.result()

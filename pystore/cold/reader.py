@@ -10,11 +10,13 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pystore.cold.ahead import in_order
+from pystore.cold.arrow import OF_A_LOG, PieceRecords
 from pystore.cold.blocks import RUN_BYTES, BlockCache
 from pystore.cold.failures import TierDamaged
 from pystore.cold.manifest import SEGMENT_MAX, Row, crc_of
@@ -42,6 +44,9 @@ from pystore.store._reading import Progress, Reader
 from pystore.store._report import RecoveryReport, report_of
 from pystore.store._results import Info, QueueInfo
 from pystore.store.light_queues import LightQueues
+
+if TYPE_CHECKING:
+    from pystore.store._arrow import ArrowStream
 
 __all__ = ["ColdReader", "QueuePiece"]
 
@@ -424,6 +429,7 @@ class ColdReader(Reader):
             low, high = max(start, span.start), min(end, span.end)
             whole = low <= piece.first and piece.end <= high
             yield piece if whole else piece.cut(low, high)
+            del piece  # its memory is for those that come
 
     def _spans_of(self, topic: str | None, queue: int | None) -> list[QueueSpan]:
         if topic is None or queue is None:
@@ -511,7 +517,9 @@ class ColdReader(Reader):
                     f" first at offset {batch.first_damaged}",
                     self.address,
                 )
+            del piece
             yield batch
+            del batch  # its memory is for those that come
 
     def _batch_of(self, piece: QueuePiece) -> Batch:
         """Returns all messages of a piece, however large it is."""
@@ -525,13 +533,26 @@ class ColdReader(Reader):
         for batch in self.batches():
             yield from batch
 
-    def arrow(self, topic: str | None = None, queue: int | None = None, **options: Any) -> Any:
-        """Returns an Arrow stream over a queue, a topic or everything, which needs pyarrow."""
-        from pystore.cold.arrow import ColdStream
+    def arrow(
+        self, topic: str | None = None, queue: int | None = None, *, start: int = 0,
+        end: int = _FAR, store_time: tuple[int | None, int | None] = (None, None), **options: Any,
+    ) -> ArrowStream:  # fmt: skip
+        """Returns messages of a queue, a topic or everything as an Arrow stream; options as those
+        of ``pystore.ArrowStream``. start, end: queue offsets. Segments outside of `store_time` are
+        not fetched. Raises: NotFound, BadArgument."""
+        from pystore.store._arrow import ArrowStream
 
         if topic is not None and not self._spans_of(topic, queue):
             raise self._missing(topic, queue)
-        return ColdStream(self, topic, queue, **options)
+        low, high = store_time
+        pieces = partial(
+            self.pieces, topic, queue, start=start, end=end, time_min=low or 0,
+            time_max=_FAR if high is None else high,
+        )  # fmt: skip
+        topics = set(options.get("topics", ()))
+        more = {name: value for name, value in options.items() if name not in OF_A_LOG}
+        records = PieceRecords(pieces, topics)
+        return ArrowStream(None, None, None, records=records, store_time=store_time, **more)
 
     # ---- keys ----
 

@@ -6,8 +6,9 @@ DuckDB and everything else that speaks it takes it as it is; none of them is imp
 
 from __future__ import annotations
 
+import _thread
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from pystore.errors import BadArgument, NotFound
 from pystore.filter.sql92 import compiled
 from pystore.filter.tags import tag_set
 from pystore.format.compression import inflate
+from pystore.format.records import Buffer
 from pystore.native import ffi, lib, raise_error, utf8
 from pystore.store._results import Info
 
@@ -99,6 +101,47 @@ def _inflate(arg: Any, kind: int, data: Any, size: int, out: Any, room: int) -> 
     if len(full) <= room:
         ffi.memmove(out, full, len(full))
     return len(full)
+
+
+class _Feed:
+    """Records for a stream, piece by piece. It lives as long as the stream does in C."""
+
+    def __init__(self, pieces: Iterable[Buffer]) -> None:
+        self._pieces = iter(pieces)
+        self._held: Any = None
+        self.handle = ffi.new_handle(self)
+
+    def next(self, out: Any, why: Any, room: int) -> int:
+        """Is ``ps_more_records``."""
+        self._held = None  # its memory is for the next piece
+        try:
+            for piece in self._pieces:
+                if len(piece):
+                    self._held = out[0] = ffi.from_buffer("uint8_t[]", piece)
+                    return len(piece)
+        except BaseException as failed:  # noqa: BLE001 C hears of it, and its reader from C
+            if isinstance(failed, KeyboardInterrupt):
+                _thread.interrupt_main()
+            text = f"{failed}".encode()[: room - 1] + b"\0"
+            ffi.memmove(why, text, len(text))
+            return -1
+        return 0
+
+
+#: Those of streams that are not released.
+_FEEDS: set[_Feed] = set()
+
+
+@ffi.callback(  # type: ignore[untyped-decorator,unused-ignore]
+    "int64_t(void *, const uint8_t **, char *, int64_t)", error=-1
+)
+def _more(arg: Any, out: Any, why: Any, room: int) -> int:
+    """Gives a stream its next records."""
+    feed: _Feed = ffi.from_handle(arg)
+    if out == ffi.NULL:
+        _FEEDS.discard(feed)
+        return 0
+    return feed.next(out, why, room)
 
 
 def survive_truncation() -> None:
@@ -210,7 +253,8 @@ class ArrowStream:
     decompress: inflate compressed bodies. check_crc: verify each body. skip_damaged: step over what
     cannot be read and count it, instead of failing. committed_only: leave out prepared and rolled
     back messages. batch_rows, batch_bytes: the size of a batch. records: whole records one after
-    the other, such as a pull brings, read in the place of a store, which is None then.
+    the other, such as a pull brings, or pieces of such records, of any queues; they are read in the
+    place of a store, which is None then. A piece is let go of when the next one is taken.
 
     Each ``__arrow_c_stream__`` call starts from the beginning. Reading lets go of the GIL.
 
@@ -224,7 +268,7 @@ class ArrowStream:
         topic: str | None,
         queue: int | None,
         *,
-        records: bytes | None = None,
+        records: bytes | Iterable[Buffer] | None = None,
         start: int = 0,
         end: int = _FAR,
         columns: Sequence[str] = _DEFAULT,
@@ -268,9 +312,9 @@ class ArrowStream:
             s.inflate = _inflate
         if sql is not None:
             s.sql = self._sql = self._store._filter(tags, sql)
+        self._records = (records,) if isinstance(records, bytes) else records
         if records is not None:
-            s.records, s.records_len = ffi.from_buffer("uint8_t[]", records), len(records)
-            self._keep.append(s.records)
+            s.more = _more
         self._choose(topic, queue, topics, tags)
 
     def _text(self, raw: bytes) -> Any:
@@ -297,7 +341,7 @@ class ArrowStream:
                     raise self._store._missing(name.decode())
             joined = b"\0".join(names)
             s.topics, s.topics_len, s.topic_count = self._text(joined), len(joined), len(names)
-        if s.topic == ffi.NULL and s.records == ffi.NULL:
+        if s.topic == ffi.NULL and self._records is None:
             s.from_at = max(s.from_at, self._store.info().log_min)
         _, count, texts = self._store._tag_set(tags) if tags is not None else (None, 0, b"")
         if count:
@@ -309,9 +353,15 @@ class ArrowStream:
         struct = ffi.new("char[]", ctypes.sizeof(_CStream))
         error = ffi.new("ps_error *")
         self._stats = _new_stats()
-        rc = lib.ps_scan_open(self._store.c_handle(), self._scan, struct, self._stats, error)
+        scan, feed = ffi.new("ps_scan *", self._scan[0]), None
+        if self._records is not None:
+            feed = _Feed(self._records)
+            scan.more_arg = feed.handle
+        rc = lib.ps_scan_open(self._store.c_handle(), scan, struct, self._stats, error)
         if rc < 0:
             raise_error(error)
+        if feed is not None:
+            _FEEDS.add(feed)
         address = int(ffi.cast("intptr_t", struct))
         capsule = _capsule_new(address, _NAME, ctypes.cast(_destroy, ctypes.c_void_p))
         _EXPORTED[address] = struct

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pystore
+from pystore.cold.failures import TierUnreachable
 from pystore.errors import BadArgument
 
 pa = pytest.importorskip("pyarrow")
@@ -54,3 +59,68 @@ def test_records_and_a_store_exclude_each_other(store_path: Path, small: Any):
     with pytest.raises(BadArgument, match="not by topic: 't'"):
         pystore.ArrowStream(None, "t", 0, records=b"")
     assert table(pystore.ArrowStream(None, None, None, records=b"")).num_rows == 0
+
+
+def records_of(path: Path, bodies: list[bytes], sys_flag: int = 0) -> bytes:
+    """Returns records of a store of their own."""
+    with pystore.open(path) as store:
+        for body in bodies:
+            store.put("t", body, queue=0, sys_flag=sys_flag)
+        return b"".join(bytes(m.record) for m in store.messages())
+
+
+def test_pieces_of_records_follow_each_other(tmp_path: Path):
+    pieces = [records_of(tmp_path / f"{n}", [b"%d" % n] * n) for n in (1, 2, 3)]
+    given = [pieces[0], b"", bytearray(pieces[1]), memoryview(pieces[2])]
+    stream = pystore.ArrowStream(None, None, None, records=given, columns=["body"])
+    for _ in range(2):  # each time from the first one on
+        assert table(stream).column("body").to_pylist() == [b"1", b"2", b"2", b"3", b"3", b"3"]
+    assert stream.stats.rows == 6
+
+
+def test_records_at_the_same_places_are_inflated_by_themselves(tmp_path: Path):
+    compressed = 1 | 3 << 8  # zlib
+    pieces = [
+        records_of(tmp_path / text, [zlib.compress(text.encode() * 100)], compressed)
+        for text in ("ab", "cd")
+    ]
+    stream = pystore.ArrowStream(None, None, None, records=pieces, columns=["body"])
+    assert table(stream).column("body").to_pylist() == [b"ab" * 100, b"cd" * 100]
+
+
+def test_a_piece_that_does_not_come_ends_the_stream_by_its_error(tmp_path: Path):
+    def pieces() -> Iterator[bytes]:
+        yield records_of(tmp_path / "one", [b"first"])
+        raise TierUnreachable("a piece is away", "s3://bucket")
+
+    stream = pystore.ArrowStream(None, None, None, records=pieces(), columns=["body"])
+    reader = pa.RecordBatchReader.from_stream(stream)
+    assert reader.read_next_batch().column("body").to_pylist() == [b"first"]
+    with pytest.raises(OSError, match="a piece is away: s3://bucket"):
+        reader.read_next_batch()
+
+
+def test_a_piece_is_let_go_of_with_the_next_and_with_the_stream(tmp_path: Path):
+    data = records_of(tmp_path / "one", [b"first"])
+    made: list[Any] = []
+    most = []
+
+    class Piece(bytearray):
+        """That a weak reference can be to."""
+
+    def pieces() -> Iterator[Piece]:
+        for _ in range(5):
+            piece = Piece(data)
+            made.append(weakref.ref(piece))
+            yield piece
+            del piece
+            most.append(sum(each() is not None for each in made))
+
+    stream = pystore.ArrowStream(None, None, None, records=pieces(), columns=["body"])
+    reader = pa.RecordBatchReader.from_stream(stream)
+    for batch in reader:
+        assert batch.num_rows == 5
+    del reader, batch, stream
+    gc.collect()
+    assert most == [0] * 5
+    assert [each() for each in made] == [None] * 5
