@@ -781,6 +781,7 @@ ps_batch *ps_excerpt_read(const ps_excerpt *p, const ps_read_options *o, ps_erro
         ps_unit_get(p->units + (int64_t)i * PS_UNIT, &u);
         if (b->info.count == most) break;
         if (b->info.count > 0 && b->info.bytes + u.size > bytes) break;
+        if (!tag_wanted(o, u.tags_code)) continue;
         if (!excerpt_record(p, mf, p->first + i, &u, &r)) {
             if (b->info.damaged++ == 0) b->info.first_damaged = p->first + i;
         } else if (passes_filter(o, &u, &r)) {

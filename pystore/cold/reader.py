@@ -21,6 +21,7 @@ from pystore.cold.blocks import RUN_BYTES, BlockCache
 from pystore.cold.failures import TierDamaged
 from pystore.cold.manifest import SEGMENT_MAX, Row, crc_of
 from pystore.cold.objects import address_of
+from pystore.cold.reading_on import ReadingOn
 from pystore.cold.segment import (
     check_segment,
     choose_units,
@@ -57,8 +58,11 @@ _DEFAULT_BYTES = 128 << 20
 _LEAST_UNITS = 800
 #: Bytes of whole segments that who reads all has, or that are on their way, and so many at once.
 _AHEAD, _AT_ONCE = 36 << 20, 4
-#: Requests on their way for who reads a queue message by message, and units of the next segment.
-_RUNS_AHEAD, _UNITS_AHEAD = 3, 4096
+#: Blocks in memory, and requests for such on their way, for queues that are read on beside the one
+#: whose segments are fetched whole; units of their next segment.
+_BLOCKS, _RUNS_AHEAD, _UNITS_AHEAD = 12 << 20, 1, 4096
+#: Reads of a queue, each from where the one before has ended, until it counts as being read on.
+_READS = 2
 #: Of upstream's tier, units by which the size of records is estimated.
 _UNITS_SAMPLED = 32
 #: Queues whose last reads are known.
@@ -93,12 +97,13 @@ class QueuePiece(NamedTuple):
         return QueuePiece(self.topic, self.queue, first, end, reach.low, records, units)
 
 
-class _ReadingOn(NamedTuple):
-    """Where a read of a queue has ended: who goes on there reads on. near_end: what comes after the
-    extent was asked for already."""
+class _QueueCursor(NamedTuple):
+    """Where a read of a queue has ended. reads: how many before it ended where the next began.
+    near_end: what comes after the extent was asked for already."""
 
     offset: int
     extent: Extent
+    reads: int
     near_end: bool
 
 
@@ -136,10 +141,12 @@ class ColdReader(Reader):
         self.address = address_of(path)
         self.report: RecoveryReport = report_of(ffi.new("ps_report *"))
         self._keep_calls()
-        self._blocks = BlockCache(tier.objects, ahead=_RUNS_AHEAD) if blocks is None else blocks
+        self._blocks = blocks or BlockCache(tier.objects, _BLOCKS, ahead=_RUNS_AHEAD)
+        #: None: who has opened the tier sees to its memory.
+        self._on = ReadingOn(self.pieces, summed=tier.summed) if blocks is None else None
         self._spans: dict[tuple[str, int], QueueSpan] = {}
         self._all = False
-        self._cursors: Recent[tuple[str, int], _ReadingOn] = Recent(_CURSORS)
+        self._cursors: Recent[tuple[str, int], _QueueCursor] = Recent(_CURSORS)
         self._open = True
 
     # ---- life ----
@@ -164,6 +171,8 @@ class ColdReader(Reader):
     def close(self) -> None:
         self._open = False
         self._blocks.close()
+        if self._on is not None:
+            self._on.stop()
 
     def __repr__(self) -> str:
         return f"<pystore.ColdReader {self.address} {'open' if self._open else 'closed'}>"
@@ -240,6 +249,8 @@ class ColdReader(Reader):
         """Takes over what others have found of the tier meanwhile."""
         self._spans, self._all = {}, False
         self._cursors = Recent(_CURSORS)
+        if self._on is not None:
+            self._on.stop()
 
     def view(self) -> int:
         """Returns 0: what others have written shows in a listing alone."""
@@ -270,11 +281,19 @@ class ColdReader(Reader):
         span = self._span(topic, queue)
         if span is None:
             return _nothing(GetStatus.NO_MATCHED_LOGIC_QUEUE, offset, 0, 0)
+        batch = self._at_hand(span, offset, options)
+        if batch is not None:
+            return batch
         status, at = _within(span, offset)
         if status is not None:
             return _nothing(status, at, span.start, span.end)
         cursor = self._cursors.get((topic, queue))
-        on = cursor is not None and cursor.offset == offset
+        reads = 0 if cursor is None or cursor.offset != offset else cursor.reads + 1
+        on = reads >= _READS
+        if on and self._on is not None and self._on.begin(topic, queue, offset, span.end):
+            batch = self._at_hand(span, offset, options)
+            if batch is not None:
+                return batch
         extent: Extent | None
         if cursor is not None and cursor.extent.first <= offset < cursor.extent.end:
             extent, near = cursor.extent, cursor.near_end
@@ -288,10 +307,22 @@ class ColdReader(Reader):
         if on and not near and at >= extent.first + extent.count // 2:
             near = True
             self._prepare(topic, queue, extent.end, span.end)
-        self._cursors.put((topic, queue), _ReadingOn(at, extent, near), 1)
+        self._cursors.put((topic, queue), _QueueCursor(at, extent, reads, near), 1)
         batch.min_offset, batch.max_offset = span.start, span.end
         if batch.damaged:
             self._log_damage(topic, queue, batch)
+        return batch
+
+    def _at_hand(self, span: QueueSpan, offset: int, options: Any) -> Batch | None:
+        """Returns what a read gives of a segment that is here whole; None: it is not."""
+        if self._on is None:
+            return None
+        most = options.max_messages
+        if options.tag_count or options.sql != ffi.NULL:
+            most = max(most, _LEAST_UNITS)
+        batch = self._on.read((span.topic, span.queue), offset, most, options)
+        if batch is not None:
+            batch.min_offset, batch.max_offset = span.start, span.end
         return batch
 
     def _prepare(self, topic: str, queue: int, offset: int, end: int) -> None:

@@ -112,7 +112,7 @@ class _Feed:
         self.handle = ffi.new_handle(self)
 
     def next(self, out: Any, why: Any, room: int) -> int:
-        """Is ``ps_more_records``."""
+        """Takes the next piece, as ``ps_more_records`` asks for it."""
         self._held = None  # its memory is for the next piece
         try:
             for piece in self._pieces:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import pystore
 from pystore.cold import reader as cold_reader
+from pystore.cold import reading_on
 from pystore.cold.blocks import BLOCK, BlockCache
 from pystore.cold.buffers import BufferPool
 from pystore.cold.push import push
@@ -97,3 +99,118 @@ def test_who_reads_all_has_no_more_than_so_much_fetched_ahead(
             assert len(asked) <= number + 3
             assert piece.end > piece.first
         pieces.close()
+
+
+# ---- a few messages at a time ----
+
+
+@pytest.fixture
+def two(tmp_path: Path, bodies: list[bytes]) -> Path:
+    """A tier of two queues whose messages lie at the same places."""
+    with pystore.open(tmp_path / "two") as store:
+        for queue in 0, 1:
+            for number, body in enumerate(bodies):
+                store.put("orders", body, queue=queue, tags="ab"[number % 2])
+    with pystore.Reader(tmp_path / "two") as source:
+        push(source, new_tier(tmp_path / "twocold", "c1", "broker-a"), segment_bytes=SEGMENT)
+    return tmp_path / "twocold"
+
+
+@pytest.fixture
+def whole(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list that will have the segments that are fetched whole."""
+    noted: list[str] = []
+    check = cold_reader.check_segment
+
+    def note(data: Any, row: Any, where: str) -> None:
+        noted.append(where)
+        check(data, row, where)
+
+    monkeypatch.setattr(cold_reader, "check_segment", note)
+    return noted
+
+
+def read_on(reader: pystore.Reader, queue: int, **more: Any) -> list[bytes]:
+    low, high = reader.range("orders", queue)
+    found: list[bytes] = []
+    while low < high:
+        batch = reader.read("orders", queue, low, max_messages=3, **more)
+        assert (batch.min_offset, batch.max_offset) == (0, high)
+        found += map(bytes, batch.bodies())
+        low = batch.next_offset
+    return found
+
+
+@pytest.mark.parametrize("tags", [None, "a"])
+def test_who_reads_on_has_each_segment_fetched_once(
+    two: Path, bodies: list[bytes], whole: list[str], tags: str | None
+):
+    with ColdReader(two) as reader:
+        segments = sum(span.segments for span in reader.spans())
+        wanted = bodies if tags is None else bodies[::2]
+        assert read_on(reader, 0, tags=tags) == read_on(reader, 1, tags=tags) == wanted
+        assert len(whole) == len(set(whole)) == segments
+
+
+def test_what_was_read_of_a_segment_stays_when_the_next_one_comes(two: Path, bodies: list[bytes]):
+    with ColdReader(two) as reader:
+        held, at = [], 0
+        while at < len(bodies):
+            held.append(reader.read("orders", 0, at, max_messages=2))
+            at = held[-1].next_offset
+    assert [bytes(body) for batch in held for body in batch.bodies()] == bodies
+
+
+def test_queues_that_are_read_in_turn_do_not_drive_out_each_other(
+    two: Path, bodies: list[bytes], whole: list[str]
+):
+    with ColdReader(two) as reader:
+        segments = next(iter(reader.spans())).segments
+        for at, body in enumerate(bodies):
+            for queue in 0, 1:
+                assert bytes(reader.read("orders", queue, at, max_messages=1)[0].body) == body
+        assert len(whole) <= segments + 1  # the other one, whose turn comes at the end
+
+
+def test_a_queue_that_is_read_on_no_more_gives_way(
+    two: Path, bodies: list[bytes], whole: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(reading_on, "_OTHERS", 5)
+    with ColdReader(two) as reader:
+        for at in range(5):
+            reader.read("orders", 0, at, max_messages=1)
+        assert read_on(reader, 1) == bodies
+        assert {where.split("/")[-3] for where in whole} == {"0", "1"}
+
+
+def test_a_wrong_byte_of_a_segment_costs_the_one_message_it_is_in(
+    two: Path, bodies: list[bytes], whole: list[str]
+):
+    segment = sorted(two.rglob("orders/0/COMMIT_LOG/*"))[1]
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 4] ^= 1
+    segment.write_bytes(data)
+    with ColdReader(two) as reader:
+        found = read_on(reader, 0)
+        assert whole.count(str(segment)) == 1
+    assert len(found) == len(bodies) - 1
+    assert [body for body in bodies if body in found] == found
+
+
+def test_many_threads_that_read_on_get_the_same(
+    two: Path, bodies: list[bytes], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(reading_on, "_OTHERS", 3)  # queues take each other's place all the time
+    with ColdReader(two) as reader, ThreadPoolExecutor(4) as pool:
+
+        def read(queue: int) -> list[tuple[int, int]]:
+            at, found = 0, []
+            while at < len(bodies):
+                batch = reader.read("orders", queue, at, max_messages=3)
+                assert [bytes(body) for body in batch.bodies()] == bodies[at : batch.next_offset]
+                found += [(m.queue, m.queue_offset) for m in batch]
+                at = batch.next_offset
+            return found
+
+        wanted = [[(queue, at) for at in range(len(bodies))] for queue in (0, 1)]
+        assert list(pool.map(read, [0, 1, 0, 1])) == wanted * 2
