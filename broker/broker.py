@@ -284,6 +284,9 @@ class Broker(Stopping):
         assert pop is not None and duties is not None
         if services.replication is not None and services.replication.slave is not None:
             services.replication.slave.cut_back = self._cut_back
+            if services.cold is not None:
+                services.replication.slave.lacks = services.cold.lacks
+                services.replication.slave.begin_again = self._begin_again
             # Before the first round of the member: the master may be killed before that.
             services.replication.slave.on_lost = self._member.lost if self._member else None
         services.member = self._member
@@ -456,23 +459,37 @@ class Broker(Stopping):
 
     def _cut_back(self, at: int) -> None:
         """Closes the store, ends its log at byte `at`, and serves again, at the same ports."""
-        if self._reopening is None or self._reopening.done():
-            work = self._reopen(at, self.services)
-            self._reopening = asyncio.get_running_loop().create_task(work)
 
-    async def _reopen(self, at: int, asked: Services) -> None:
-        async with self._changing:
-            if self._services is asked:  # else it has another role by now
-                await self._end_log(at, asked.store.settings)
+        def cut(settings: Settings) -> None:
+            from pystore.repair.tail import cut_back
 
-    async def _end_log(self, at: int, settings: Settings) -> None:
-        from pystore.repair.tail import cut_back
-
-        def cut() -> None:
             kept = cut_back(self.path, settings, at)
             log.warning("The log ends at %d now; what followed is in %s", at, kept)
 
-        await self._restart(cut)
+        self._reopen(cut)
+
+    def _begin_again(self) -> None:
+        """Closes the store, empties it of what its log had, and serves again, at the same ports."""
+
+        def empty(settings: Settings) -> None:
+            from pystore.repair.tail import empty
+
+            empty(self.path, settings)
+
+        self._reopen(empty)
+
+    def _reopen(self, between: Callable[[Settings], None]) -> None:
+        """Closes the store and opens it again. between: called with its settings, in a thread."""
+        if self._reopening is not None and not self._reopening.done():
+            return
+        asked = self.services
+
+        async def reopen() -> None:
+            async with self._changing:
+                if self._services is asked:  # else it has another role by now
+                    await self._restart(lambda: between(asked.store.settings))
+
+        self._reopening = asyncio.get_running_loop().create_task(reopen())
 
     # ---- hooks ----
 

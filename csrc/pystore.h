@@ -430,6 +430,10 @@ int64_t ps_follow_begin(ps_store *store);
 /* Takes the next bytes of that log, which may end within a record. PS_E_ARGUMENT when `at` is not
  * where the last ones ended, unless the log is empty; PS_E_DAMAGED when they are no records. */
 int ps_follow_append(ps_store *store, int64_t at, const void *data, int64_t len, ps_error *error);
+/* Before the log of a store that follows has begun: a queue goes on at `offset`, since the master's
+ * has had that many messages, and all of them lie before its log. PS_E_ARGUMENT: it has begun. */
+int ps_follow_queue(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t offset,
+                    ps_error *error);
 /* Forgets the half record at the end: what comes next begins with it. */
 void ps_follow_pause(ps_store *store);
 /* Where the last record begins that a queue shows; -1: there is none. */

@@ -113,6 +113,7 @@ class TopicProcessor:
         mappings = static.table.details() if static else dict
         version, rows = version_to_json(self.s.topics.version), self.s.topics.all()
         ours = bool(command.ext.get("pystore"))  # a slave of ours
+        begins = ours and bool(command.ext.get("queueEnds"))
         replication = self.s.replication
         if ours and replication is not None and replication.notices is not None:
             replication.notices.expect(peer)
@@ -120,6 +121,7 @@ class TopicProcessor:
             command,
             lambda: {
                 **({"deletedTopics": self.s.store.deletions()} if ours else {}),
+                **({"queueEnds": self.s.store.ended_queues()} if begins else {}),
                 "dataVersion": version,
                 "mappingDataVersion": of_mappings,
                 "topicConfigTable": JsonText.table((r.name, self.s.topics.text(r)) for r in rows),

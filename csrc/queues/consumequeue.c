@@ -601,6 +601,14 @@ static int append_unit(ps_queue *q, int64_t offset, const ps_unit *unit, ps_erro
     return 1;
 }
 
+int ps_queue_begin(ps_queue *q, int64_t offset, ps_error *e) {
+    const ps_unit none = {0, PS_UNIT_NONE, 0};
+    int code = append_unit(q, offset - 1, &none, e);
+    if (code < 0) return code;
+    atomic_store(&q->cq_min, offset);
+    return 0;
+}
+
 /* Units of messages that the log has lost: they keep the later ones at their offsets. */
 static int fill_gap(ps_queue *q, int64_t upto, int64_t physical, ps_error *e) {
     const ps_unit lost = {physical, PS_UNIT_NONE, 0};
@@ -862,7 +870,8 @@ static int64_t cut_from(ps_queue *q, int64_t physical) {
 
 int64_t ps_queue_cut(ps_queue *q, int64_t physical, ps_error *e) {
     int64_t was = atomic_load(&q->cq_max), keep = cut_from(q, physical);
-    int code = keep < was ? discard_units(q, keep, was, e) : 0;
+    if (keep >= was) return 0; /* of one that begins again its files may begin later */
+    int code = discard_units(q, keep, was, e);
     return code < 0 ? code : was - keep;
 }
 

@@ -3,11 +3,15 @@
  * becomes visible once all of it is there. docs/internals/ha.md; upstream
  * DefaultMessageStore.appendToCommitLog. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "store/appended.h"
 #include "store/lights.h"
+
+/* More messages than a log has bytes for. */
+#define QUEUE_OFFSET_MAX (1LL << 56)
 
 void ps_want_copies(ps_store *s, int32_t on, int32_t timeout_ms) {
     ps_safe_want_copies(&s->st_safe, on != 0, timeout_ms);
@@ -74,7 +78,7 @@ int64_t ps_last_record(ps_store *s) {
     ps_dispatch_catch_up(s, NULL);
     int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
     for (int32_t i = 0; i < n; i++)
-        if (atomic_load(&queues[i]->cq_max) > 0 &&
+        if (atomic_load(&queues[i]->cq_max_physical) > 0 &&
             (last == NULL ||
              atomic_load(&queues[i]->cq_max_physical) > atomic_load(&last->cq_max_physical)))
             last = queues[i];
@@ -134,6 +138,29 @@ static int begin_at_locked(ps_store *s, int64_t at, ps_error *e) {
     atomic_store(&l->lg_end, at);
     atomic_store(&s->st_dispatcher.ds_end, at);
     return 0;
+}
+
+int ps_follow_queue(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset, ps_error *e) {
+    if (ps_enter(s) < 0)
+        return ps_fail(e, PS_E_CLOSED, 0, -1, s->st_root, "the store is closed");
+    ps_queue *q = ps_topic_queue_get(topic, queue_id);
+    bool possible = offset > 0 && offset < QUEUE_OFFSET_MAX && atomic_load(&s->st_follow.fo_on);
+    int code = 0;
+    pthread_mutex_lock(&s->st_dispatcher.ds_lock);
+    if (!possible || atomic_load(&s->st_log.lg_end) > 0) {
+        code = ps_fail(e, PS_E_ARGUMENT, 0, offset, s->st_root,
+                       "a queue cannot go on at offset %lld of a log that has begun, or that"
+                       " follows nobody", (long long)offset);
+    } else if (q == NULL) {
+        code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the queue");
+    } else {
+        /* What an earlier try has left, or a log that is gone. */
+        if (ps_segments_count(&q->cq_files) > 0) code = ps_queue_clear(q, e);
+        if (code == 0) code = ps_queue_begin(q, offset, e);
+    }
+    pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
+    ps_leave(s);
+    return code;
 }
 
 /* The segment that takes the next byte. NULL: *e says why there is none. */

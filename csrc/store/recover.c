@@ -787,8 +787,14 @@ static int check_log_is_there(ps_store *s, ps_error *e) {
                    " good, move consumequeue and index elsewhere");
 }
 
+/* Files of queues that begin later than at 0 would come after what is put there. */
 static int no_log(ps_store *s, ps_report *report, ps_error *e) {
+    ps_queue **queues;
     int64_t code = cut_queues(s, 0, report, "there is no commit log", e);
+    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
+    for (int32_t i = 0; i < n && code >= 0; i++)
+        if (ps_segments_count(&queues[i]->cq_files) > 0) code = ps_queue_clear(queues[i], e);
+    free(queues);
     if (code >= 0) code = cut_index(s, 0, report, e);
     return code < 0 ? (int)code : 0;
 }

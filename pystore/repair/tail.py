@@ -1,9 +1,11 @@
 """Ends the log of a closed store at a place that its owner names: what a slave has and its master
-does not is cut off (docs/replication.md)."""
+does not is cut off (docs/replication.md). Or empties it, where it ends before its master's
+begins."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from pystore.audit.layout import File, look_at_log
@@ -14,7 +16,11 @@ from pystore.files.sparse import data_ranges
 from pystore.repair.journal import hold_lock
 from pystore.settings import Settings
 
-__all__ = ["cut_back"]
+__all__ = ["cut_back", "empty"]
+
+#: What is made of a log, and says something of one that is gone.
+_DERIVED = ("consumequeue", "consumequeue_ext", "index", "lightqueue", "timers", "checkpoint",
+            "queueEnds")  # fmt: skip
 
 #: Bytes that are copied or zeroed at once.
 _PIECE = 64 << 20
@@ -52,6 +58,30 @@ def cut_back(root: Path, settings: Settings, at: int) -> Path | None:
         except OSError as failed:
             raise os_error(failed, root, "cannot cut the log back") from failed
         return folder
+
+
+def empty(root: Path, settings: Settings) -> None:
+    """Deletes the log of a closed store, and what was made of it; topics, groups and offsets stay.
+    When it is interrupted, what is left is a store whose log begins later. Raises: StoreError."""
+    mode = settings.file_mode
+    with hold_lock(root, mode):
+        try:
+            with (root / "abort").open("wb") as abort:  # so that recovery makes what is missing
+                os.fsync(abort.fileno())
+            sync_folder(root)
+            for name in _DERIVED:
+                found = root / name
+                if found.is_dir() and not found.is_symlink():
+                    shutil.rmtree(found)
+                else:
+                    found.unlink(missing_ok=True)
+            sync_folder(root)
+            for file in look_at_log(root, settings).segments:  # the oldest first, as retention does
+                _end_file(file, 0)
+        except StoreError:
+            raise
+        except OSError as failed:
+            raise os_error(failed, root, "cannot empty the store") from failed
 
 
 def _pieces(name: str, file: File, at: int) -> list[Piece]:

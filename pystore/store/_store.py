@@ -705,6 +705,30 @@ class Store(Base):
             whole = whole and code > 0
         return whole
 
+    def ended_queues(self) -> dict[str, dict[int, int]]:
+        """Returns, by topic and queue, the ends of queues all of whose messages retention has
+        deleted. Raises: StoreClosed."""
+        found: dict[str, dict[int, int]] = {}
+        for q in self.queues():
+            if q.min_offset == q.max_offset > 0:
+                found.setdefault(q.topic, {})[q.queue] = q.max_offset
+        return found
+
+    def begin_queues(self, ends: Mapping[str, Mapping[int, int]]) -> None:
+        """Has queues of a store that follows go on at these offsets, by topic and queue, and brings
+        that to the disk. All that the master's queues had lies before its log. Raises: BadArgument
+        where the log has begun, DiskFull, StoreIOError, StoreClosed."""
+        error = ffi.new("ps_error *")
+        for topic, queues in ends.items():
+            raw = utf8(topic, "the topic")
+            handle = lib.ps_topic_open(self.c_handle(), raw, len(raw), 1, error)
+            for queue, offset in queues.items():
+                if handle == ffi.NULL or (
+                    lib.ps_follow_queue(self.c_handle(), handle, queue, offset, error) < 0
+                ):
+                    self._fail(error)
+        self.flush()
+
     # ---- retention, closing ----
 
     def clean(

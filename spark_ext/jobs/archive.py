@@ -239,7 +239,8 @@ def _of_tier(
         _PART_BYTES, total // (TASKS_A_CORE * cores_of(j))
     )  # fmt: skip
     options = _options(j, scan="queue")
-    parts = [Part(options.paths[0], "", ranges) for ranges in packed(news, goal)]
+    parts = [Part(options.paths[0], "", ranges, cold.probe(*ranges[0][:3]))
+             for ranges in packed(news, goal)]  # fmt: skip
 
     def made(staged: Path, parts: list[_Partition]) -> TierRun:
         _check_offsets(news, parts)

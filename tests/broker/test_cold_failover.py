@@ -17,7 +17,7 @@ from pairs import SMALL
 from test_failover_etcd import in_sync, is_master, member, send
 from waiting import BOUND_S, until
 
-from broker import Broker, Consumer
+from broker import Broker, Consumer, Message
 from broker.services.cold import cold
 from pystore.cli import main
 from pystore.cold.manifest import Manifest
@@ -183,3 +183,43 @@ def test_a_pair_that_has_lost_all_disks_goes_on_where_its_tier_ends(
         sent |= send_more(names, sent, 40)
         until_out(tier, sent)
     assert {m.epoch for m in manifests(tier)} == {2}
+
+
+def test_a_member_that_comes_late_or_is_back_late_serves_all_and_goes_on_with_all_queues(
+    names: str, tmp_path: Path
+) -> None:
+    """Retention has deleted the beginning of the master's log: it is in the tier alone."""
+    given = {
+        "tieredStoreFilePath": str(tmp_path / "cold"), "tieredUploadWaitMillis": 0,
+        "tieredUploadRateMax": 0, "tieredPutsPerHour": 100_000_000,
+    }  # fmt: skip
+    with etcd(tmp_path / "etcd") as at, member(tmp_path / "a", names, at, **given) as one:
+        until(lambda: is_master(one), "the first master")
+        sent = send(names, 40)
+        for turn in range(2):  # a new member, and one that was away
+            begin = one.store.info().log_min
+            _lose_beginning(one, begin)
+            with member(tmp_path / "b", names, at, **given) as other:
+                until(lambda: in_sync(one) == 2, "both in sync")
+                assert other.store.info().log_min > begin
+                ends = [(q.topic, q.queue, q.max_offset) for q in one.store.queues()]
+                there = {(q.topic, q.queue): q.max_offset for q in other.store.queues()}
+                assert [each for each in ends if there.get(each[:2]) != each[2]] == []
+                if turn:
+                    move(at.address, other, 2)
+                    assert consumed(names, "late", len(sent)) == sent
+                    send_more(names, sent, 40)
+
+
+def _lose_beginning(broker: Broker, begin: int) -> None:
+    """Has retention delete all that the log had so far, which is in the tier."""
+    end = broker.store.info().log_max
+    with broker.producer(send_timeout_s=BOUND_S) as producer:
+        for _ in range(2 * SMALL["mappedFileSizeCommitLog"] // 1000):
+            producer.send(Message("filler", bytes(1000)))
+
+    def is_gone() -> bool:
+        broker.store.clean(immediate=True)
+        return broker.store.info().log_min > max(begin, end - SMALL["mappedFileSizeCommitLog"])
+
+    until(is_gone, "the beginning of the log is gone")

@@ -7,11 +7,13 @@ import asyncio
 import contextlib
 import threading
 import time
+from collections.abc import Mapping
 
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.reasons import reason_of
 from broker.loop.safe_log import SafeLogger
 from broker.services.cold.behind import Behind, Lack
+from broker.services.cold.covers import lacks
 from broker.services.cold.handle import TierHandle
 from broker.services.cold.limits import limits_of, storage_level
 from broker.services.cold.pace import WriterStopped
@@ -121,6 +123,12 @@ class Cold:
     def _wait_written(self) -> None:
         if self._writing.acquire(timeout=_END_S):
             self._writing.release()
+
+    async def lacks(self, deleted: Mapping[str, int]) -> str:
+        """Says what of this store the tier does not have; empty: nothing, so that it need not be
+        here. deleted: topics whose messages before a place of the log do not count. Raises:
+        StoreError."""
+        return await asyncio.to_thread(lacks, self._store, self.handle, deleted)
 
     # ---- the thread ----
 

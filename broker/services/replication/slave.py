@@ -10,8 +10,9 @@ import math
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.reasons import reason_of
@@ -33,7 +34,7 @@ from pystore.files.javaproperties import parse_java_properties
 from pystore.format.records import check_record
 from pystore.native import ffi, lib, raise_error
 
-__all__ = ["Diverged", "HaSlave", "MasterKnown"]
+__all__ = ["Diverged", "HaSlave", "MasterKnown", "Overtaken"]
 
 log = SafeLogger(__name__)
 quiet = RateLimitedLogger(log)
@@ -73,6 +74,24 @@ def _is_closed(sock: socket.socket) -> bool:
         return True
 
 
+async def _ended(work: Coroutine[Any, Any, object]) -> None:
+    """Waits for the end of a write, also when it is cancelled: one that goes on would meet that of
+    the next role. Raises: what it raises."""
+    writing = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(writing)
+    finally:
+        await asyncio.wait({writing})
+
+
+def _numbers(said: Mapping[str, Any], name: str) -> dict[str, int]:
+    """Returns a member of what a master tells, with a number by each name. Raises: ValueError."""
+    found = said.get(name) or {}
+    if not isinstance(found, dict) or any(type(each) is not int for each in found.values()):
+        raise ValueError(f"the master tells {name:.200} as {found!s:.200}")
+    return found
+
+
 def _kept_out(here: str) -> ConnectionError:
     """Returns the error of a slave that is kept out. A master that refuses a slave says nothing: it
     closes the connection."""
@@ -84,6 +103,16 @@ def _kept_out(here: str) -> ConnectionError:
 
 class Diverged(Exception):
     """The master's log is not the one that this store began with."""
+
+
+class Overtaken(Diverged):
+    """The master's log begins after the end of this one."""
+
+    def __init__(self, begin: int, last: int) -> None:
+        super().__init__(
+            f"retention has deleted its log up to {begin}, and the last record here is at {last}:"
+            " begin with an empty store, or with a copy of the master's"
+        )
 
 
 class HaSlave:
@@ -106,6 +135,11 @@ class HaSlave:
         self._store, self._config, self._master, self._ask = store, config, master, ask
         #: Told where the log is to end, with haTruncateDiverged; the store is then opened again.
         self.cut_back: Callable[[int], None] | None = None
+        #: With a cold tier: says what of this store is not out there, but for topics that were
+        #: deleted at these places of the log; empty: nothing. It raises StoreError. And begins the
+        #: store again, which is opened once more.
+        self.lacks: Callable[[Mapping[str, int]], Awaitable[str]] | None = None
+        self.begin_again: Callable[[], None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._handle = ffi.NULL
         self._pause_s = _RETRY_S
@@ -189,6 +223,9 @@ class HaSlave:
         while True:
             try:
                 await self.follow_once()
+            except Overtaken as late:
+                self._tell("diverged", str(late))
+                await self._begin_again(late)
             except Diverged as other:
                 self._tell("diverged", str(other))
                 await self._leave_the_past()
@@ -200,6 +237,25 @@ class HaSlave:
                 quiet.error(type(unknown), unknown, "Following the master failed")
             await asyncio.sleep(self._pause_s)
             self._pause_s = min(self._pause_s * 2, _RETRY_S)
+
+    async def _begin_again(self, late: Overtaken) -> None:
+        """Begins with an empty store, if all that is here is in the cold tier: it is read there,
+        and what follows comes from the master."""
+        if self.lacks is None or self.begin_again is None:
+            return
+        try:
+            deleted = _numbers(await self._queues_of_master(), "deletedTopics")
+            lacks = await self.lacks(deleted)
+        except (OSError, TimeoutError, ValueError, StoreError) as failed:
+            self._tell("not compared", f"{late}; what the cold tier has is not known: {failed}")
+            return
+        if lacks:
+            self._tell("diverged", f"{late}; the cold tier does not have {lacks}")
+            return
+        log.warning("The log here ends before the master's begins, and is in the cold tier: this"
+                    " store begins again where the master's log does")  # fmt: skip
+        self.begin_again()
+        await asyncio.Event().wait()  # until this store is closed
 
     async def _leave_the_past(self) -> None:
         """Cuts the log back, with haTruncateDiverged, to the place where it is the master's."""
@@ -270,14 +326,48 @@ class HaSlave:
             if _is_closed(sock):  # by its word nothing here is cut back
                 raise _kept_out(sock.getsockname()[0]) from None
             raise
+        begins = found is not None and found[1] > 0 and self._store.info().log_max == 0
+        ends = await self._queue_ends() if begins else {}
         record = await self._first_record(*found) if found is not None else None
         if _is_closed(sock):
             raise _kept_out(sock.getsockname()[0])
         if found is not None and record is not None:
-            error = ffi.new("ps_error *")
-            store = self._store.c_handle()
-            if lib.ps_follow_append(store, found[0], record, len(record), error) < 0:
-                raise_error(error[0], error.code)
+            await self._begin(found[0], ends, record)
+
+    async def _begin(self, at: int, ends: Mapping[str, Mapping[int, int]], record: bytes) -> None:
+        """Begins an empty log where the master's does. ends: of queues that lie before it all.
+        record: what it begins with, or nothing. Raises: StoreError."""
+        if at > 0 and ends:
+            await _ended(asyncio.to_thread(self._store.begin_queues, ends))
+        error = ffi.new("ps_error *")
+        if lib.ps_follow_append(self._store.c_handle(), at, record, len(record), error) < 0:
+            raise_error(error[0], error.code)
+
+    async def _queues_of_master(self) -> Mapping[str, Any]:
+        """Returns what a master of ours tells of its queues beside their topics. Raises: OSError,
+        TimeoutError, ValueError."""
+        ext = {"pystore": "1", "queueEnds": "1"}
+        answer = await self._ask(Command(RequestCode.GET_ALL_TOPIC_CONFIG, ext))
+        if answer.code != ResponseCode.SUCCESS:
+            raise OSError(f"asked for its queues, it says {answer.code} {answer.remark}")
+        found = await asyncio.to_thread(mqjson.loads, bytes(answer.body))
+        if not isinstance(found, dict):
+            raise ValueError("asked for its queues, it does not answer with an object")
+        return found
+
+    async def _queue_ends(self) -> dict[str, dict[int, int]]:
+        """Returns where queues of the master go on of which its log has nothing: without that they
+        would begin at 0 here, and once this broker is the master give each offset twice. One of
+        Java's does not tell. Raises: OSError, TimeoutError, ValueError."""
+        said = (await self._queues_of_master()).get("queueEnds") or {}
+        ends: dict[str, dict[int, int]] = {}
+        if not isinstance(said, dict):
+            raise ValueError(f"the master tells ends of queues as {said!s:.200}")
+        for topic in said:
+            ends[topic] = {int(queue): at for queue, at in _numbers(said, topic).items()}
+            if not all(0 <= queue < 65536 and at > 0 for queue, at in ends[topic].items()):
+                raise ValueError(f"the master tells impossible ends of {topic:.200}")
+        return ends
 
     async def _follow_by_epochs(self, number: int) -> None:
         """Follows under a controller, where epochs tell where two logs part. Raises: as
@@ -317,11 +407,15 @@ class HaSlave:
             self.cut_back(at)
             await asyncio.Event().wait()  # until this store is closed
         merged = merge(self._epochs.epochs, theirs, at)
-        writing = asyncio.ensure_future(asyncio.to_thread(self._epochs.replace, merged))
-        try:
-            await asyncio.shield(writing)
-        finally:
-            await asyncio.wait({writing})  # a write that goes on would meet that of the next role
+        await _ended(asyncio.to_thread(self._epochs.replace, merged))
+        begin, _ = await self.master_range()
+        if 0 < end < begin:
+            raise Overtaken(begin, end)
+        if end == 0 < begin:
+            ends = await self._queue_ends()
+            if (await self.master_range())[0] != begin:
+                raise OSError("retention has deleted the beginning of its log just now")
+            await self._begin(begin, ends, b"")
 
     async def _hand_over(self, sock: socket.socket, master: str) -> None:
         """Follows until the connection is over. master: the main port of the one whose log was
@@ -396,10 +490,7 @@ class HaSlave:
         if last < 0:
             return begin, end
         if last < begin:
-            raise Diverged(
-                f"retention has deleted its log up to {begin}, and the last record here is at"
-                f" {last}: begin with an empty store, or with a copy of the master's"
-            )
+            raise Overtaken(begin, last)
         if not await self._is_the_masters(last):
             at = last
         elif await self._has_record_in_blank(last):
