@@ -156,8 +156,8 @@ void ps_queues_shared_free(ps_queues_shared *shared);
 #define PS_UNIT_TWO 4   /* written, and before it cq_doubted, which had been passed over */
 int ps_queue_append(ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *e);
 
-/* An empty queue goes on at `offset`: what it had lies before the log. Until its first message comes
- * all of its units are pre-filled ones. Dispatch lock. */
+/* An empty queue goes on at `offset`: what it had lies before the log. Until its first message
+ * comes all of its units are pre-filled ones. Dispatch lock. */
 int ps_queue_begin(ps_queue *q, int64_t offset, ps_error *e);
 
 /* Whether the log has room for a message of a queue whose topic's name is so long to be at `offset`

@@ -6,7 +6,6 @@ not do (docs/adr/010-cold-tier.md). Objects are whole or not there, and none is 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import fcntl
@@ -16,7 +15,6 @@ import re
 import stat
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -432,9 +430,8 @@ class RemoteObjects:
         after, count = "", 0
         while count <= FOLDERS_MAX:
             if count == _ONE_BY_ONE and (every := self._all_folders(prefix)) is not None:
-                rest = sorted(key for name in every if (key := f"{prefix}{name}/") > after)
-                for key in rest[: FOLDERS_MAX + 1 - count]:
-                    yield key[len(prefix) : -1]
+                rest = sorted(f"{each}/" for each in every if f"{prefix}{each}/" > after)
+                yield from (each[:-1] for each in rest[: FOLDERS_MAX + 1 - count])
                 return
             found = (each.key for each in self.find(prefix, after) if each.key > after)
             key = next((key for key in found if "/" in key[len(prefix) :]), None)
@@ -448,6 +445,9 @@ class RemoteObjects:
     def _all_folders(self, prefix: str) -> list[str] | None:
         """Returns all folders, in no order, by a listing of a thousand a request; None: there are
         too many for that, or it takes too long."""
+        import asyncio
+        from concurrent.futures import ThreadPoolExecutor
+
         # obstore has all of them in memory, and the objects beside them: the time bounds that.
         listed = self._obstore.list_with_delimiter_async
 

@@ -22,7 +22,6 @@ import typer
 
 from pystore import errors
 from pystore.cli.verbs import Session, usage
-from pystore.cold import failures
 from pystore.cold.objects import address_of, is_address
 from spark_ext.jobs.report import Report
 
@@ -258,6 +257,8 @@ def _named(failed: Exception, output: Path | None = None) -> Exception:
         return error
     if kind in ("BadOption", "BadSchema"):
         return usage(text, "check the arguments and --set")
+    from pystore.cold import failures
+
     known = getattr(errors, kind, None) or getattr(failures, kind, None)
     if isinstance(known, type) and issubclass(known, errors.StoreError):
         return known(text.split(" \u2014 ")[0])
