@@ -1,9 +1,9 @@
 """Topics, groups and offsets of a store: LMDB is the truth, config/*.json the interchange.
 
-pystore/meta/_database.py says how the rows lie there. Everything is held in memory as well, as
-upstream does, and looked up there without a lock: a value may be seen a moment before it is on the
-disk. One process writes. A reader takes a copy of the environment, so that nothing a writer does
-reaches it.
+pystore/meta/_database.py says how the rows lie there. All but the consumer offsets of a writer is
+held in memory as well, as upstream does, and looked up there without a lock: a value may be seen a
+moment before it is on the disk. One process writes. A reader takes a copy of the environment, so
+that nothing a writer does reaches it.
 
 The config files are written from the tables (:meth:`Metadata.maybe_export`, :meth:`Metadata.close`)
 and imported when another program has written them: a Java broker ran. "Another program" means that
@@ -246,7 +246,7 @@ class Metadata(MetaStore, ClosedByWith):
             if fresh:
                 files.sync_folder(self.path)
             self._size = _database.size_of(self._env, self.path)
-            self._state = _database.read_state(self._env, self._dbs, self.path)
+            self._read_state()
             files.remove_temporaries(self.config, _all_files())
             self.report = tuple(self._import_changed())
             self.lacking = self._without_source() if new else ()
@@ -350,18 +350,15 @@ class Metadata(MetaStore, ClosedByWith):
 
     def _replace(self, name: str, parts: Parts, txn: Any) -> None:
         """Puts the content of a file in the place of a whole table."""
+        stored: Any = self._state.parts[name].rows
         self._state.parts[name] = parts
         if txn is None:  # of a reader
             return
-        txn.drop(self._dbs[name], delete=False)
+        if name != "offsets":
+            txn.drop(self._dbs[name], delete=False)
         if name == "offsets":
-            txn.drop(self._dbs["pairs"], delete=False)
-            for pair, queues in parts.rows.items():
-                digest, text = _database.pair_key(pair), pair.encode("utf-8", "surrogatepass")
-                txn.put(digest, text, db=self._dbs["pairs"])
-                for queue, offset in queues.items():
-                    key = struct.pack(">16si", digest, queue)
-                    txn.put(key, struct.pack(">q", offset), db=self._dbs["offsets"])
+            stored.replace(parts.rows)
+            self._state.parts[name] = replace(parts, rows=stored)
         elif name == "delays":
             for level, offset in parts.rows.items():
                 value = struct.pack(">q", offset)

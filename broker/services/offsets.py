@@ -163,7 +163,8 @@ class ConsumerOffsets:
                 pass  # of the time that the last write took
             topics = {topic}
             if group is not None and topic is None:
-                known = {each.topic for each in self._metadata.offsets.all(group)}
+                found = await asyncio.to_thread(self._metadata.offsets.all, group)
+                known = {each.topic for each in found}
                 topics = {t for t in known | self.topics_of(group) if not _is_own(t, group)}
             for each in topics:
                 self._core.delete_offsets(group, each)

@@ -11,10 +11,12 @@ import codecs
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NoReturn
 
-__all__ = ["dumps", "loads"]
+__all__ = ["Members", "dumps", "loads"]
 
 #: Deeper than any file of upstream's (6); what is deeper is hostile, and would exhaust the stack.
 MAX_DEPTH = 64
@@ -60,6 +62,8 @@ def _check_depth(value: object) -> None:
 
 
 _NUMBER = re.compile(r"-?[0-9]{1,20}").fullmatch
+#: Members that are laid out together.
+_AT_ONCE = 1 << 12
 _INTEGERS = frozenset((int,))
 _STRICT: dict[str, Any] = {"parse_constant": _no_constant, "parse_float": _finite}
 
@@ -105,10 +109,14 @@ def _text(value: object, line: str, encode: Callable[[object], str]) -> str:
     Python, takes seconds for a million offsets."""
     if type(value) is int:
         return repr(value)
-    if not isinstance(value, dict | list | tuple) or not value:
+    inner, ends = line + "\t", "{}" if isinstance(value, dict | Members) else "[]"
+    if isinstance(value, Members):
+        items = _pieces(value, inner, encode)
+        if not items:
+            return ends
+    elif not isinstance(value, dict | list | tuple) or not value:
         return encode(value)
-    inner, ends = line + "\t", "{}" if isinstance(value, dict) else "[]"
-    if not isinstance(value, dict):
+    elif not isinstance(value, dict):
         items = [_text(each, inner, encode) for each in value]
     elif _INTEGERS.issuperset(map(type, value)) and _INTEGERS.issuperset(
         map(type, value.values())
@@ -120,12 +128,26 @@ def _text(value: object, line: str, encode: Callable[[object], str]) -> str:
     return f"{ends[0]}{inner}{f',{inner}'.join(items)}{line}{ends[1]}"
 
 
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Members of an object that are asked for as they are written, and keep their order: there may
+    be a million."""
+
+    each: Callable[[], Iterator[tuple[str, Any]]]
+
+
+def _pieces(given: Members, line: str, encode: Callable[[object], str]) -> list[str]:
+    texts = (f"{encode(key)}:{_text(value, line, encode)}" for key, value in given.each())
+    return [f",{line}".join(some) for some in iter(lambda: list(islice(texts, _AT_ONCE)), [])]
+
+
 def dumps(value: object) -> bytes:
     """Returns a configuration file in upstream's layout: tabs, no space after colons, keys sorted,
     UTF-8.
 
     value: dicts with str or int keys, lists, str, int, float, bool, None. Integer keys are quoted
-    and sorted by number. Raises: ValueError for NaN and infinities, TypeError for other types.
+    and sorted by number. :class:`Members` keep their order.
+    Raises: ValueError for NaN and infinities, TypeError for other types.
     """
     form: dict[str, Any] = {"allow_nan": False}
     try:

@@ -29,6 +29,7 @@ import os
 import stat
 import struct
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,7 +85,7 @@ class Fingerprint:
 
 @dataclass(slots=True)
 class MetadataState:
-    """The whole metadata, in memory."""
+    """The metadata in memory: the whole of a reader, without the offsets of a writer."""
 
     parts: dict[str, Parts] = field(default_factory=lambda: {name: Parts() for name in SECTIONS})
     raw: dict[str, bytes] = field(default_factory=dict)
@@ -171,16 +172,23 @@ def make_dbs(env: Any, new: bool) -> dict[str, Any]:
 
 
 def read_state(
-    env: Any, dbs: Mapping[str, Any], path: Path, queues: Callable[[], Any] = dict
+    env: Any, dbs: Mapping[str, Any], path: Path, queues: Callable[[], Any] | None = dict
 ) -> MetadataState:
     """Reads everything in the environment; `queues` makes what keeps the offsets of a pair by their
-    queue. Raises: RecordDamaged for a row that cannot be read."""
+    queue, None: a writer's stay where they are. Raises: RecordDamaged for a row that cannot be
+    read."""
     state = MetadataState()
     try:
         with env.begin() as txn:
             for name, parts in state.parts.items():
-                if name in dbs:
-                    parts.rows = _read_rows(name, txn, dbs, queues)
+                if name not in dbs:
+                    continue
+                if name != "offsets":
+                    parts.rows = _read_rows(name, txn, dbs)
+                elif queues is not None:
+                    parts.rows = dict(read_offsets(txn, dbs, queues))
+                else:  # each is read, so that none is found damaged later
+                    deque(read_offsets(txn, dbs, dict), maxlen=0)
             for key, value in txn.cursor(dbs["info"]) if "info" in dbs else ():
                 kind, _, name = bytes(key).decode().partition("/")
                 if kind == "version" and name in SECTIONS:
@@ -196,13 +204,9 @@ def read_state(
     return state
 
 
-def _read_rows(
-    name: str, txn: Any, dbs: Mapping[str, Any], queues: Callable[[], Any]
-) -> dict[Any, Any]:
+def _read_rows(name: str, txn: Any, dbs: Mapping[str, Any]) -> dict[Any, Any]:
     rows: dict[Any, Any] = {}
-    if name == "offsets":
-        rows = _read_offsets(txn, dbs, queues)
-    elif name == "delays":
+    if name == "delays":
         for key, value in txn.cursor(dbs["delays"]):
             rows[struct.unpack(">i", key)[0]] = struct.unpack(">q", value)[0]
     else:
@@ -213,46 +217,46 @@ def _read_rows(
     return rows
 
 
-def _read_offsets(txn: Any, dbs: Mapping[str, Any], queues: Callable[[], Any]) -> dict[str, Any]:
-    """Returns of each pair its queues' offsets. There may be a million, so rows are unpacked
-    together, some at a time; both tables are in the order of their keys, which begin with the
-    digest of the pair."""
-    pairs = txn.cursor(dbs["pairs"]).iternext()
-    found = txn.cursor(dbs["offsets"]).iternext()
-    rows: dict[str, Any] = {}
-    row, last = queues(), None
+def read_offsets(
+    txn: Any, dbs: Mapping[str, Any], queues: Callable[[], Any], after: bytes = b""
+) -> Iterator[tuple[str, Any]]:
+    """Yields each pair whose digest comes after `after`, with its queues' offsets. There may be a
+    million, so rows are unpacked together, some at a time; both tables are in the order of their
+    keys, which begin with the digest of the pair. Raises: ValueError for a row that no pair has."""
+    pairs = _from(txn.cursor(dbs["pairs"]), after + b"\0" if after else b"")
+    found = _from(txn.cursor(dbs["offsets"]), after + _LAST_QUEUE if after else b"")
+    name, row, last = None, queues(), None
     while some := list(itertools.islice(found, _ROWS_AT_ONCE)):
         keys, values = zip(*some, strict=True)
-        for parts, size in ((keys, _OFFSET_KEY.size), (values, 8)):
+        for parts, size in ((keys, OFFSET_KEY.size), (values, 8)):
             if set(map(len, parts)) - {size}:
                 raise ValueError("an offset's row has another length")
         offsets = struct.unpack(f">{len(values)}q", b"".join(values))
         for (digest, queue), offset in zip(
-            _OFFSET_KEY.iter_unpack(b"".join(keys)), offsets, strict=True
+            OFFSET_KEY.iter_unpack(b"".join(keys)), offsets, strict=True
         ):
-            if digest != last:
-                row, last = _next_row(rows, pairs, digest, queues), digest
+            while digest != last:  # those before it were made and have no offset
+                if name is not None:
+                    yield bytes(name).decode("utf-8", "surrogatepass"), row
+                last, name = next(pairs, (None, None))
+                if name is None:
+                    raise ValueError("an offset's row is of no pair")
+                row = queues()
             row[queue] = offset
+    if name is not None:
+        yield bytes(name).decode("utf-8", "surrogatepass"), row
     for _, name in pairs:
-        rows[bytes(name).decode("utf-8", "surrogatepass")] = queues()
-    return rows
+        yield bytes(name).decode("utf-8", "surrogatepass"), queues()
 
 
-def _next_row(
-    rows: dict[str, Any], pairs: Iterator[tuple[bytes, bytes]], wanted: bytes,
-    queues: Callable[[], Any],
-) -> Any:  # fmt: skip
-    """Adds the rows of pairs up to the wanted one; those before it were made and have no offset.
-    Raises: ValueError."""
-    for digest, name in pairs:
-        row = rows[bytes(name).decode("utf-8", "surrogatepass")] = queues()
-        if digest == wanted:
-            return row
-    raise ValueError("an offset's row is of no pair")
+def _from(cursor: Any, key: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yields the rows from a key on."""
+    return iter(cursor.iternext() if not key or cursor.set_range(key) else ())
 
 
-_ROWS_AT_ONCE = 1 << 14
-_OFFSET_KEY = struct.Struct(">16si")  # digest of the pair, queue
+_ROWS_AT_ONCE = 1 << 10
+OFFSET_KEY = struct.Struct(">16si")  # digest of the pair, queue
+_LAST_QUEUE = b"\xff" * 5  # more than any queue of that pair
 #: Member that holds a row's name, how a row is read, how it is written.
 ROWS: dict[str, tuple[str, Any, Any]] = {
     "topics": ("topicName", configfiles.topic_from_json, configfiles.topic_to_json),

@@ -17,6 +17,7 @@ import lmdb
 
 from pystore.errors import ReadOnly, StoreClosed, UsedAfterFork
 from pystore.meta import _database, configfiles
+from pystore.meta._offsets import StoredOffsets
 from pystore.meta.configfiles import RAW_FILES, SECTIONS
 from pystore.settings import Settings
 
@@ -28,8 +29,9 @@ _Found = TypeVar("_Found")
 class MetaStore:
     """Rows by table, one lock, one transaction at a time.
 
-    _state: what is in LMDB, in memory. _dirty: tables whose config file is to be written. _txn: the
-    transaction that is open, None between changes. _size: bytes of the file that are in use.
+    _state: what is in LMDB, in memory, but for a writer's offsets. _dirty: tables whose config file
+    is to be written. _txn: the transaction that is open, None between changes. _size: bytes of the
+    file that are in use.
     """
 
     def __init__(self, root: Path, settings: Settings, readonly: bool) -> None:
@@ -59,18 +61,33 @@ class MetaStore:
         if self.readonly:
             raise ReadOnly(f"the metadata was opened read-only: {self.path}")
 
-    def _rows(self, name: str) -> dict[Any, Any]:
+    def _rows(self, name: str) -> Any:
         self._check_open()
         return self._state.parts[name].rows
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+        """Gives a writer its transaction, or one to read in, and the tables. Raises: StoreClosed,
+        RecordDamaged."""
+        self._check_open()
+        with self._lock:
+            self._check_open()
+            if self._txn is not None:
+                yield self._txn, self._dbs
+                return
+            _database.check_size(self.path, self._size)
+            try:
+                with self._env.begin() as txn:
+                    yield txn, self._dbs
+            except lmdb.Error as failed:
+                raise _database.lmdb_error(failed, self.path) from failed
 
     def _read_pending(self, read: Callable[[Any, Mapping[str, Any]], _Found]) -> _Found:
         """Returns what `read` makes of a transaction and the tables; of a copy when read-only."""
         self._check_open()
         if not self.readonly:
-            with self._lock:
-                _database.check_size(self.path, self._size)
-                with self._env.begin() as txn:
-                    return read(txn, self._dbs)
+            with self._reading() as (txn, tables):
+                return read(txn, tables)
 
         def of_copy(env: Any) -> _Found:
             dbs = _database.open_dbs(env)
@@ -115,7 +132,7 @@ class MetaStore:
             except BaseException as failed:
                 # What was changed in memory is not in LMDB: that one is right.
                 self._dirty = dirty
-                self._state = _database.read_state(self._env, self._dbs, self.path)
+                self._read_state()
                 if isinstance(failed, lmdb.MapFullError):
                     self._grow()
                 if isinstance(failed, lmdb.Error):
@@ -123,6 +140,11 @@ class MetaStore:
                 raise
             finally:
                 self._txn = None
+
+    def _read_state(self) -> None:
+        """Reads what a writer has in memory: all but the offsets."""
+        self._state = _database.read_state(self._env, self._dbs, self.path, None)
+        self._state.parts["offsets"].rows = StoredOffsets(self._reading)
 
     def _grow(self) -> None:
         """Makes room for whoever tries again. No transaction is open, and none can begin."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import heapq
 import struct
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from pystore.errors import BadArgument
 from pystore.format.names import REVIVE_GROUP
@@ -38,7 +38,8 @@ class Table(Generic[_Row]):
         self._name = name
 
     def _rows(self) -> dict[str, _Row]:
-        return self._meta._rows(self._name)
+        rows: dict[str, _Row] = self._meta._rows(self._name)
+        return rows
 
     def list(self) -> Sequence[_Row]:
         """Returns all of them, sorted by name."""
@@ -112,17 +113,11 @@ class Offsets:
         check_number("offset", offset, 0, INT64[1])
         meta, pair = self._meta, f"{topic}{AT}{group}"
         with meta._exclusive():
-            old = meta._rows("offsets").get(pair, {}).get(queue)
+            old = meta._rows("offsets").at(pair, queue)
             if old == offset or (old is not None and offset < old and not reset):
                 return False
             with meta._write() as txn:
-                digest = _database.pair_key(pair)
-                rows = meta._rows("offsets")
-                if pair not in rows:
-                    txn.put(digest, pair.encode(), db=meta._dbs["pairs"])
-                key = struct.pack(">16si", digest, queue)
-                txn.put(key, struct.pack(">q", offset), db=meta._dbs["offsets"])
-                rows.setdefault(pair, {})[queue] = offset
+                meta._rows("offsets").put({pair: {queue: offset}})
                 meta._bump("offsets", txn, meta._settings["consumerOffsetUpdateVersionStep"])
             return True
 
@@ -140,27 +135,12 @@ class Offsets:
                 with contextlib.suppress(BadArgument):
                     _check_name(group, "groups")
                     _check_name(topic, "topics")
-                    named[f"{topic}{AT}{group}"] = queues
-            for pair in sorted(named, key=_database.pair_key):  # in LMDB's order: half the pages
-                self._set_pair(txn, pair, named[pair])
-
-    def _set_pair(self, txn: Any, pair: str, queues: Mapping[int, int]) -> None:
-        meta = self._meta
-        known, digest = meta._rows("offsets"), _database.pair_key(pair)
-        old = known.get(pair, {})
-        moved = sorted(queues.items() - old.items())
-        if not moved:
-            return
-        if pair not in known:
-            txn.put(digest, pair.encode(), db=meta._dbs["pairs"])
-        key, value = struct.Struct(">16si").pack, struct.Struct(">q").pack
-        with txn.cursor(db=meta._dbs["offsets"]) as cursor:
-            cursor.putmulti(
-                [(key(digest, queue), value(offset)) for queue, offset in sorted(moved)]
-            )
-        known.setdefault(pair, {}).update(moved)
-        step = meta._settings["consumerOffsetUpdateVersionStep"]
-        meta._bump("offsets", txn, step, len(moved))
+                    if queues:
+                        named[f"{topic}{AT}{group}"] = queues
+            moved = meta._rows("offsets").put(named)
+            if moved:
+                step = meta._settings["consumerOffsetUpdateVersionStep"]
+                meta._bump("offsets", txn, step, moved)
 
     def get(self, group: str, topic: str, queue: int) -> int | None:
         """Returns the next offset to consume, or None when the group never committed there."""
@@ -172,12 +152,18 @@ class Offsets:
         queue."""
         found = []
         with self._meta._lock:
-            for pair, queues in self._meta._rows("offsets").items():
+            for pair, queues in self._of(group, topic):
                 of_topic, _, of_group = pair.partition(AT)
                 if group in (None, of_group) and topic in (None, of_topic):
                     for queue, offset in queues.items():
                         found.append(ConsumerOffset(of_group, of_topic, queue, offset))
         return sorted(found, key=_TOPIC_FIRST)
+
+    def _of(self, group: str | None, topic: str | None) -> Iterable[tuple[str, Mapping[int, int]]]:
+        """Returns the pairs among which those of a group or topic are."""
+        rows = self._meta._rows("offsets")
+        pair = f"{topic}{AT}{group}"
+        return rows.items() if None in (group, topic) else [(pair, rows.get(pair, {}))]
 
     def each(self) -> Iterator[ConsumerOffset]:
         """Yields all offsets in no order, without a list of a million. None changes meanwhile."""
@@ -193,14 +179,14 @@ class Offsets:
             rows = self._meta._rows("offsets")
             # Topic before group: nothing in a name comes before the zero.
             pairs = heapq.nsmallest(
-                count, [pair.replace(AT, "\0", 1) for pair, queues in rows.items() if queues]
+                count, (pair.replace(AT, "\0", 1) for pair, queues in rows.items() if queues)
             )
             found = [
                 ConsumerOffset(group, topic, queue, offset)
                 for topic, _, group in (pair.partition("\0") for pair in pairs)
                 for queue, offset in sorted(rows[f"{topic}{AT}{group}"].items())
             ]
-            return found[:count], sum(map(len, rows.values()))
+            return found[:count], sum(len(queues) for _, queues in rows.items())
 
     def beyond(self, ends: Mapping[tuple[str, int], int]) -> list[tuple[ConsumerOffset, int]]:
         """Returns the offsets past the ends of their queues, in the order of all(), each with the
@@ -225,10 +211,7 @@ class Offsets:
             return
         meta, pair = self._meta, f"{topic}{AT}{group}"
         with meta._write() as txn:
-            queues = meta._rows("offsets").get(pair, {})
-            if queues.pop(queue, None) is not None:
-                key = struct.pack(">16si", _database.pair_key(pair), queue)
-                txn.delete(key, db=meta._dbs["offsets"])
+            if meta._rows("offsets").remove(pair, queue):
                 meta._bump("offsets", txn)
 
     def delete(self, group: str | None = None, topic: str | None = None) -> int:
@@ -242,18 +225,11 @@ class Offsets:
         with meta._write() as txn:
             rows = meta._rows("offsets")
             both = group is not None and topic is not None
-            for pair in (f"{topic}{AT}{group}",) if both else list(rows):
-                if pair not in rows:
-                    continue
+            for pair in (f"{topic}{AT}{group}",) if both else rows:
                 of_topic, _, of_group = pair.partition(AT)
                 if group not in (None, of_group) or topic not in (None, of_topic):
                     continue
-                digest = _database.pair_key(pair)
-                for queue in rows[pair]:
-                    txn.delete(struct.pack(">16si", digest, queue), db=meta._dbs["offsets"])
-                    count += 1
-                txn.delete(digest, db=meta._dbs["pairs"])
-                del rows[pair]
+                count += rows.remove_pair(pair)
             if count:
                 meta._bump("offsets", txn)
         return count

@@ -12,11 +12,12 @@ must take a torn file as a matter of course.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pystore.files import javajson
+from pystore.format.names import LIGHT_PREFIX
 
 __all__ = [
     "LMQ_OFFSETS",
@@ -118,14 +119,14 @@ class Parts:
     """What one file holds. rows: by name of topic or group; ``topic@group`` to queue to offset; or
     delay level to offset. extra: members of the file that this version does not know."""
 
-    rows: dict[Any, Any] = field(default_factory=dict)
+    rows: Mapping[Any, Any] = field(default_factory=dict)
     version: DataVersion = field(default_factory=DataVersion)
     extra: Json = field(default_factory=dict)
 
     @property
     def untouched(self) -> bool:
         """Whether nothing was ever put here, so that there is nothing to write."""
-        return self == Parts()
+        return not self.rows and self.version == DataVersion() and not self.extra
 
 
 # ---- members of a JSON object, typed ----
@@ -297,10 +298,27 @@ def _decode_offsets(value: Any) -> dict[str, dict[int, int]]:
     return {pair: _integer_keys(queues) for pair, queues in _object(value).items()}
 
 
+def _encode_offsets(rows: Mapping[str, Any]) -> javajson.Members:
+    """Returns the members of offsetTable: those of light queues, of which there may be a million,
+    as they come, all others by name."""
+
+    def each() -> Iterator[tuple[str, Any]]:
+        others = {}
+        for pair, queues in rows.items():
+            if pair.startswith(LIGHT_PREFIX):
+                yield pair, queues
+            else:
+                others[pair] = queues
+        yield from sorted(others.items())
+
+    return javajson.Members(each)
+
+
 def _groups_of_topics(rows: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Returns groupTopicMap: upstream derives it when it writes and ignores it when it reads."""
+    """Returns groupTopicMap: upstream derives it when it writes and ignores it when it reads. Light
+    queues, of which there may be a million, are left out."""
     topics: dict[str, list[str]] = {}
-    for pair in sorted(rows):
+    for pair in sorted(pair for pair in rows if not pair.startswith(LIGHT_PREFIX)):
         topic, at, group = pair.partition(AT)
         if at:
             topics.setdefault(group, []).append(topic)
@@ -318,7 +336,7 @@ class Section:
     file: str
     table: str
     decode: Callable[[Any], dict[Any, Any]]
-    encode: Callable[[Mapping[Any, Any]], Json]
+    encode: Callable[[Mapping[Any, Any]], Json | javajson.Members]
     derived: Callable[[Mapping[Any, Any]], Json] = lambda rows: {}
 
     def loads(self, data: bytes) -> Parts:
@@ -364,7 +382,7 @@ SECTIONS: dict[str, Section] = {
         "consumerOffset.json",
         "offsetTable",
         _decode_offsets,
-        dict,
+        _encode_offsets,
         lambda rows: {"groupTopicMap": _groups_of_topics(rows)},
     ),
     "delays": Section("delayOffset.json", "offsetTable", _integer_keys, dict),

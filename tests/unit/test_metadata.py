@@ -31,7 +31,7 @@ from pystore.errors import (
     UsedAfterFork,
 )
 from pystore.files import javajson
-from pystore.meta import _database, configfiles
+from pystore.meta import _database, _offsets, configfiles
 from pystore.metadata import DataVersion, Metadata, SubscriptionGroup, TopicConfig, system_topics
 from pystore.settings import load
 
@@ -60,7 +60,7 @@ def fill(meta):
 def content(meta):
     """All that the tables hold, without the versions."""
     parts = meta._state.parts.items()
-    rows = {name: (each.rows, each.extra) for name, each in parts}
+    rows = {name: (dict(each.rows), each.extra) for name, each in parts}
     return copy.deepcopy((rows, meta._state.raw))
 
 
@@ -646,6 +646,40 @@ GROUPS = st.builds(
 def known_members():
     rows = (configfiles._TOPIC, configfiles._GROUP)
     return {member for members in rows for member, _, _ in members}
+
+
+def test_offsets_are_read_in_pieces_and_each_once(root, rng, monkeypatch):
+    """Pieces end within a pair's queues, at its last one, and among pairs without any."""
+    monkeypatch.setattr(_offsets, "_AT_ONCE", 3)
+    monkeypatch.setattr(_database, "_ROWS_AT_ONCE", 2)
+    prefixes = ("%LMQ%parent$", "plain-")
+    rows = {
+        f"{rng.choice(prefixes)}{n}@g": {q: rng.randrange(99) for q in range(rng.randrange(4))}
+        for n in range(40)
+    }
+    file = root / "config" / "consumerOffset.json"
+    write(file, configfiles.SECTIONS["offsets"].dumps(configfiles.Parts(rows)))
+    with Metadata(root) as meta:
+        names = [name for name, _ in meta._rows("offsets").items()]
+        assert sorted(names) == sorted(rows)
+        assert dict(meta._rows("offsets").items()) == rows
+        told = {(o.topic, o.queue): o.offset for o in meta.offsets.each()}
+    assert told == {
+        (pair.removesuffix("@g"), q): offset
+        for pair, qs in rows.items()
+        for q, offset in qs.items()
+    }
+    assert json.loads(file.read_bytes())["offsetTable"] == {
+        pair: {str(q): offset for q, offset in queues.items()} for pair, queues in rows.items()
+    }
+
+
+def test_groups_by_topic_leave_light_queues_out(root):
+    with Metadata(root) as meta:
+        meta.offsets.commit("g", "%LMQ%parent$child", 0, 1)
+        meta.offsets.commit("g", "orders", 0, 2)
+    file = json.loads((root / "config" / "consumerOffset.json").read_bytes())
+    assert file["groupTopicMap"] == {"g": ["orders"]}
 
 
 @settings(max_examples=60)
