@@ -21,8 +21,9 @@ __all__ = ["ConsumerOffsets", "hot_bytes", "is_young", "place_of"]
 log = SafeLogger(__name__)
 _quiet = RateLimitedLogger(log)
 
-#: Offsets that are written together: whoever needs the metadata waits so long.
-_BATCH = 1 << 15
+#: Offsets that are written together: whoever needs the metadata waits so long, and LMDB keeps the
+#: memory of the pages that they lie in, two of them each.
+_BATCH = 1 << 13
 
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
