@@ -12,9 +12,9 @@ import math
 import struct
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -71,6 +71,8 @@ _NAMES_OF_ROW, _MOVED_OF_ROW = itemgetter(0, 1, 2, 3), itemgetter(4, 5)
 #: A block of ps_core_offsets_of: lengths of the names, number of rows; a row; and bytes for many.
 _BLOCK, _BLOCK_ROW = struct.Struct("=iii"), struct.Struct("=iq")
 _BLOCKS = 64 << 10
+#: Pairs of group and topic whose offsets are loaded in one call.
+_LOADED = 1 << 10
 
 _buffer = ffi.buffer
 
@@ -162,6 +164,13 @@ def _any_name(name: str | None) -> tuple[Any, int]:
 
 def _text(data: Any, size: int) -> str:
     return bytes(ffi.buffer(data, size)).decode()
+
+
+def _block(group: str, topic: str, queues: Mapping[int, int]) -> bytes:
+    """Encodes offsets as _read_blocks() reads them."""
+    of, to = group.encode(), topic.encode()
+    rows = b"".join(map(_BLOCK_ROW.pack, queues.keys(), queues.values()))
+    return _BLOCK.pack(len(of), len(to), len(queues)) + of + to + rows
 
 
 def _pairs_in(blocks: memoryview) -> Iterator[tuple[str, str]]:
@@ -456,6 +465,18 @@ class Core:
                 self.handle, *_name(group), *_name(topic), queue, offset, self._error
             )
         )
+
+    def load_offsets(self, rows: Iterable[tuple[str, str, Mapping[int, int]]]) -> tuple[int, str]:
+        """Commits the offsets of groups and topics by queue, many in one call. Returns how many
+        were refused as negative, and why the first was. Raises: OutOfMemory."""
+        refused, why, left = 0, "", iter(rows)
+        while some := list(islice(left, _LOADED)):
+            blocks = b"".join(_block(*each) for each in some)
+            count = lib.ps_core_load_offsets(self.handle, blocks, len(blocks), self._error)
+            if self._check(count) and not refused:
+                why = ffi.string(self._error.text).decode()
+            refused += count
+        return refused, why
 
     def reset_offset(self, group: str, topic: str, queue: int, target: int) -> None:
         """Commits `target` and sends the next pull there. Raises: BadArgument."""

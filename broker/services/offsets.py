@@ -13,7 +13,7 @@ from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import Pieces
 from broker.wire.receipts import is_retry_of
 from pystore import Store
-from pystore.errors import BadArgument, StoreError
+from pystore.errors import StoreError
 from pystore.format.names import RETRY_PREFIX
 
 __all__ = ["ConsumerOffsets", "hot_bytes", "is_young", "place_of"]
@@ -84,14 +84,9 @@ class ConsumerOffsets:
     def start(self) -> None:
         """Fills the core's table. Upstream stores whatever is committed, and takes a negative one
         for none."""
-        none: list[str] = []
-        for each in self._metadata.offsets.each():
-            try:
-                self._core.commit_offset(each.group, each.topic, each.queue, each.offset)
-            except BadArgument as bad:
-                none.append(f"{each.topic}@{each.group}: {bad.text}")
+        none, why = self._core.load_offsets(self._metadata.offsets.pairs())
         if none:
-            log.warning("%d consumer offsets count as none, as %.600r", len(none), none[0])
+            log.warning("%d consumer offsets count as none, as %.600r", none, why)
         self._core.pass_over_changed_offsets()  # these are on the disk already
 
     def get(self, group: str, topic: str, queue: int) -> int | None:

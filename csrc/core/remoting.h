@@ -95,6 +95,9 @@ int64_t ps_core_offsets_refused(ps_core *core);
 int32_t ps_core_may_commit(ps_core *core, const char *group, int32_t group_len, const char *topic,
                            int32_t topic_len, int32_t queue_id);
 #define PS_OFFSET_ROW_BYTES 12
+/* Commits what such blocks say. Returns how many rows were refused as negative, and in `error` why
+ * the first was; PS_E_ARGUMENT: the blocks end in the middle. */
+int64_t ps_core_load_offsets(ps_core *core, const uint8_t *blocks, int64_t len, ps_error *error);
 /* The offsets of one group, of one topic or of both (NULL: any), copied, so that whoever reads them
  * takes their time. One block a pair, each number in the order of the machine: three i32, the
  * lengths of group and topic and the number of rows; the names; each row an i32, the queue, and an

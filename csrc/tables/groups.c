@@ -372,6 +372,32 @@ int ps_core_commit(ps_core *c, const char *group, int32_t group_len, const char 
     return 0;
 }
 
+int64_t ps_core_load_offsets(ps_core *c, const uint8_t *blocks, int64_t len, ps_error *e) {
+    int64_t refused = 0;
+    for (const uint8_t *at = blocks, *end = blocks + len; at < end;) {
+        int32_t head[3] = {-1}, queue_id;
+        int64_t offset;
+        if (end - at >= (int64_t)sizeof head) {
+            memcpy(head, at, sizeof head);
+            at += sizeof head;
+        }
+        int64_t names = (int64_t)head[0] + head[1], rows = (int64_t)head[2] * PS_OFFSET_ROW_BYTES;
+        if (head[0] < 0 || head[1] < 0 || rows < 0 || end - at < names + rows)
+            return ps_fail(e, PS_E_ARGUMENT, 0, at - blocks, NULL, "offsets end in the middle");
+        const char *group = (const char *)at, *topic = group + head[0];
+        at += names;
+        for (const uint8_t *last = at + rows; at < last; at += PS_OFFSET_ROW_BYTES) {
+            ps_error own;
+            memcpy(&queue_id, at, sizeof queue_id);
+            memcpy(&offset, at + sizeof queue_id, sizeof offset);
+            int code = ps_core_commit(c, group, head[0], topic, head[1], queue_id, offset, &own);
+            if (code < 0 && (code != PS_E_ARGUMENT || refused++ == 0)) *e = own;
+            if (code < 0 && code != PS_E_ARGUMENT) return code;
+        }
+    }
+    return refused;
+}
+
 int64_t ps_core_offset(ps_core *c, const char *group, int32_t group_len, const char *topic,
                        int32_t topic_len, int32_t queue_id) {
     PS_CORE_HELD(c);

@@ -173,6 +173,42 @@ static void test_an_offset_takes_few_bytes(void) {
     CHECK((pages + table) / MANY <= 70);
 }
 
+/* Blocks of two pairs, cut anywhere, are read as far as they go; the rest is an error, and a
+ * negative offset is counted. */
+static void test_offsets_are_loaded_in_one_call(void) {
+    uint8_t all[256];
+    int64_t len = 0, first = 0;
+    for (int i = 0; i < 2; i++) {
+        const char *queue = i == 0 ? "%LMQ%$L$loaded" : "plain";
+        int32_t head[3] = {4, (int32_t)strlen(queue), 2};
+        first = len;
+        memcpy(all + len, head, sizeof head);
+        len += sizeof head;
+        memcpy(all + len, "load", 4);
+        memcpy(all + len + 4, queue, strlen(queue));
+        len += 4 + head[1];
+        for (int32_t q = 0; q < 2; q++, len += PS_OFFSET_ROW_BYTES) {
+            int64_t offset = q == 0 ? 70 + i : -5;
+            memcpy(all + len, &q, sizeof q);
+            memcpy(all + len + 4, &offset, sizeof offset);
+        }
+    }
+    for (int64_t cut = 0; cut <= len; cut++) {
+        ps_error e = {0};
+        uint8_t *exact = malloc((size_t)cut + 1);
+        memcpy(exact, all, (size_t)cut);
+        int64_t refused = cut == 0 ? 0 : cut == first ? 1 : cut == len ? 2 : PS_E_ARGUMENT;
+        uint8_t *at = exact + 1; /* the end of what was given is the end of its memory */
+        memmove(at, exact, (size_t)cut);
+        CHECK_EQ(refused, ps_core_load_offsets(kit_core, at, cut, &e));
+        CHECK(refused == 0 || e.text[0] != 0);
+        free(exact);
+    }
+    CHECK_EQ(70, ps_core_offset(kit_core, "load", 4, "%LMQ%$L$loaded", 14, 0));
+    CHECK_EQ(71, ps_core_offset(kit_core, "load", 4, "plain", 5, 0));
+    CHECK_EQ(-1, ps_core_offset(kit_core, "load", 4, "plain", 5, 1));
+}
+
 int main(void) {
     check_begin();
     char *base = check_folder();
@@ -182,6 +218,7 @@ int main(void) {
     memset(offsets, 0xff, sizeof offsets);
     test_offsets_are_those_that_were_committed();
     test_an_offset_takes_few_bytes();
+    test_offsets_are_loaded_in_one_call();
     kit_close();
     check_remove(base);
     free(base);

@@ -165,12 +165,12 @@ class Offsets:
         pair = f"{topic}{AT}{group}"
         return rows.items() if None in (group, topic) else [(pair, rows.get(pair, {}))]
 
-    def each(self) -> Iterator[ConsumerOffset]:
-        """Yields all offsets in no order, without a list of a million. None changes meanwhile."""
+    def pairs(self) -> Iterator[tuple[str, str, Mapping[int, int]]]:
+        """Yields group, topic and the offsets by queue, in no order, without a list of a million.
+        None changes meanwhile."""
         for pair, queues in self._meta._rows("offsets").items():
             topic, _, group = pair.partition(AT)
-            for queue, offset in queues.items():
-                yield ConsumerOffset(group, topic, queue, offset)
+            yield group, topic, queues
 
     def first(self, count: int) -> tuple[list[ConsumerOffset], int]:
         """Returns the first ones of all(), and how many there are: a table shows a thousand of

@@ -540,7 +540,7 @@ async def test_d17_a_broken_file_of_subscriptions_is_as_none(store_path):
         await lt.add("r")
     file = store_path / "config" / "liteSubscriptions.json"
     client = json.loads(file.read_bytes())["clients"][0]
-    wrong = {"liteTopicSet": ["n" * 300]}, {"topic": "t" * 300}, {"liteTopicSet": ["a$b"]}
+    wrong = {"liteTopicSet": ["n" * 300]}, {"topic": "t" * 300}, {"liteTopicSet": ["a", "b$c"]}
     too_long = json.dumps({"clients": [client | each for each in wrong]}).encode()
     cut = b'{"clients":[\n{"group":'
     for broken in (b"{", cut, too_long):

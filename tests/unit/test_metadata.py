@@ -663,12 +663,7 @@ def test_offsets_are_read_in_pieces_and_each_once(root, rng, monkeypatch):
         names = [name for name, _ in meta._rows("offsets").items()]
         assert sorted(names) == sorted(rows)
         assert dict(meta._rows("offsets").items()) == rows
-        told = {(o.topic, o.queue): o.offset for o in meta.offsets.each()}
-    assert told == {
-        (pair.removesuffix("@g"), q): offset
-        for pair, qs in rows.items()
-        for q, offset in qs.items()
-    }
+        assert {f"{topic}@{g}": queues for g, topic, queues in meta.offsets.pairs()} == rows
     assert json.loads(file.read_bytes())["offsetTable"] == {
         pair: {str(q): offset for q, offset in queues.items()} for pair, queues in rows.items()
     }

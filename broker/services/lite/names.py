@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from broker.services.names import TOPIC_MAX
 from pystore.format.names import LIGHT_PREFIX
-from pystore.native import lib
+from pystore.native import ffi, lib
 
 __all__ = [
     "CLIENT_MAX", "NAME_MAX", "name_problem", "parts_of", "queue_of", "queues_below",
@@ -60,7 +60,10 @@ def subscription_problem(parent: str, names: Iterable[str]) -> str:
     subscribes to, or ""."""
     if len(parent.encode()) > TOPIC_MAX:
         return f"the topic has more than {TOPIC_MAX} bytes: {parent:.80}"
-    for name in names:
-        if problem := name_problem(name):
-            return f"{problem}: {name:.80}"
-    return ""
+    raws = [name.encode() for name in names]
+    lens = ffi.new("int32_t[]", list(map(len, raws)))
+    sound = lib.ps_lite_names_sound(b"".join(raws), lens, len(raws), NAME_MAX)
+    if sound == len(raws):
+        return ""
+    name = raws[sound].decode()
+    return f"{name_problem(name)}: {name:.80}"
