@@ -174,6 +174,12 @@ class FakeCore:
             if key[0] == group and topic in (None, key[1]):
                 del self.subscriptions[key]
 
+    def load_offsets(self, rows):
+        for group, topic, queues in rows:
+            for queue, offset in queues.items():
+                self.commit_offset(group, topic, queue, offset)
+        return 0, ""
+
     def commit_offset(self, group, topic, queue, offset):
         key = group, topic, queue
         if key in self.resets:
