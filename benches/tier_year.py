@@ -47,6 +47,7 @@ from pystore.cold.objects import RemoteObjects, StoredObject
 from pystore.cold.places import MANIFESTS, broker_folder
 from pystore.cold.reader import ColdReader
 from pystore.cold.tier import Tier, brokers_at
+from pystore.format.records import Buffer
 
 __all__ = [
     "FIGURES",
@@ -161,7 +162,7 @@ class CountedObjects:
         data = self._found(key)
         return None if data is None else len(data)
 
-    def put_new(self, key: str, data: bytes | bytearray) -> bool:
+    def put_new(self, key: str, data: Buffer) -> bool:
         kind = "page" if "/page-" in key else "manifest" if key.startswith(MANIFESTS) else "segment"
         now_s = self._clock.now_s
         self.counts.puts[kind] += 1
