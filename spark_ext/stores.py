@@ -36,6 +36,11 @@ __all__ = [
 ]
 
 _KEPT = 8
+#: What helps where the folder of the queues has no log.
+_LOG_ELSEWHERE = (
+    "if it is on another disk, set option storePathCommitLog, or option conf to the broker's"
+    " broker.conf"
+)
 #: linux/tcp.h; Python's socket module does not have it. 8 ms is the least that a kernel of 250 Hz
 #: takes.
 _TCP_DELACK_MAX_US = 46
@@ -106,6 +111,8 @@ def open_reader(
             held = _KeptReader(reader, _anchor_of(reader))
         elif fresh:
             held.reader.refresh()
+    except pystore.MissingSegment as e:
+        raise SourceError(f"on host {socket.gethostname()}: {e}; {_LOG_ELSEWHERE}") from e
     except (pystore.StoreError, OSError) as e:
         raise SourceError(f"on host {socket.gethostname()}: {e}") from e
     _cache[path, settings] = held
@@ -215,8 +222,7 @@ def _check_log(reader: pystore.Reader) -> None:
         reader.close()
         raise SourceError(
             f"on host {socket.gethostname()}: {reader.path} does not have its log in"
-            f" {' or '.join(map(str, folders))}: set option storePathCommitLog, or option conf to"
-            " the broker's broker.conf"
+            f" {' or '.join(map(str, folders))}: {_LOG_ELSEWHERE}"
         )
 
 

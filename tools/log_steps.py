@@ -248,11 +248,9 @@ STEPS: dict[str, str] = {
     "The log is cut back from %d to %d, where it is the master's: what follows is kept in aside/"
     " (haTruncateDiverged)":
         "look at what was cut (`pystore salvage`)",
-    "The slave at %s has not taken what has changed of topics and groups, and takes it when it next"
-    " asks: %s": _NETWORK,
-    "The log here ends before the master's begins, and is in the cold tier: this store begins"
-    " again where the master's log does":
-        "nothing; next time a longer fileReservedTime at the master spares the copying",
+    "The slave at %s has not taken changes of topics and groups, and will ask: %s": _NETWORK,
+    "This store is in the cold tier, and begins again where the master's log does":
+        "nothing; a longer fileReservedTime at the master spares the copy",
     "To the master, %s": _NETWORK,
     "%s are not taken over from the master: %s": _NETWORK,
     # ---- metadata, transactions, pages ----

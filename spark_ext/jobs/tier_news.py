@@ -106,7 +106,7 @@ def _goes_on(reader: ColdReader, manifest: Manifest, known: QueueReach) -> int:
     if (manifest.end, manifest.last_end) == (known.end, known.place + known.size):
         return known.end  # nothing was written out since
     if manifest.start > last:
-        return known.end  # what was archived is not there any more
+        return known.end  # what was archived no longer exists
     if last < manifest.end:
         for m in reader.read(manifest.topic, manifest.queue, last, max_messages=1):
             if m.queue_offset == last:

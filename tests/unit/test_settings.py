@@ -18,7 +18,7 @@ from pystore.settings import TABLE, fill, host_bytes, load
 #: Fields of ps_conf that no setting of upstream's reaches, or that go with another field.
 OWN_FIELDS = {
     "adopt_sizes", "keep_log", "queues_before", "store_host_len", "level_count", "reserve_window",
-    "background",
+    "background", "compare_queues", "topics", "topic_count",
 }  # fmt: skip
 
 

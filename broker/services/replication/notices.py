@@ -115,8 +115,8 @@ class ChangeNotices:
         if self._last.pop(peer, None) is not None and not peer.closed:
             quiet.warning(
                 "not taken",
-                "The slave at %s has not taken what has changed of topics and groups, and takes it"
-                " when it next asks: %s", host_text(peer), why,
+                "The slave at %s has not taken changes of topics and groups, and will ask: %s",
+                host_text(peer), why,
             )  # fmt: skip
         return False
 

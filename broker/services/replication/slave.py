@@ -252,8 +252,7 @@ class HaSlave:
         if lacks:
             self._tell("diverged", f"{late}; the cold tier does not have {lacks}")
             return
-        log.warning("The log here ends before the master's begins, and is in the cold tier: this"
-                    " store begins again where the master's log does")  # fmt: skip
+        log.warning("This store is in the cold tier, and begins again where the master's log does")
         self.begin_again()
         await asyncio.Event().wait()  # until this store is closed
 
@@ -326,7 +325,7 @@ class HaSlave:
             if _is_closed(sock):  # by its word nothing here is cut back
                 raise _kept_out(sock.getsockname()[0]) from None
             raise
-        begins = found is not None and found[1] > 0 and self._store.info().log_max == 0
+        begins = found is not None and found[0] > 0 and self._store.info().log_max == 0
         ends = await self._queue_ends() if begins else {}
         record = await self._first_record(*found) if found is not None else None
         if _is_closed(sock):
