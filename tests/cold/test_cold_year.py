@@ -60,8 +60,8 @@ def test_a_query_by_key_takes_a_request_a_segment(year: Year):
 
 
 def test_a_broker_asks_as_much_whatever_others_there_are():
-    alone = simulate(2, 2, PUTS)
-    many = simulate_many(3, 2, 2, PUTS)
+    alone = simulate(2, 1, PUTS)
+    many = simulate_many(3, 2, 1, PUTS)
     for year in many.brokers:
         assert (year.restart_gets, year.query_gets) == (alone.restart_gets, alone.query_gets)
         for mine, theirs in zip(year.days, alone.days, strict=True):
