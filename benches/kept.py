@@ -61,7 +61,7 @@ KEPT = (
          " --only sends,subscribe,delivery,memory,restart", 120),
     Kept("tier", "tier --rounds 2 --mb 1000 --seconds 6", 60),
     Kept("tier_peers", "tier_peers --rounds 1", 90),
-    Kept("tier_reads", "tier_reads --rounds 2 --mb 500 --hours 2000", 100),
+    Kept("tier_reads", "tier_reads --rounds 2 --mb 500 --hours 8760", 220),
     Kept("cold_reads", "cold_reads --rounds 2 --mb 500 --seconds 6", 80),
     Kept("cold", "cold --rounds 2 --mb 1000 --seconds 5", 55),
     Kept("timers", "timers", 23),
