@@ -66,6 +66,27 @@ def until_kept(lite: LiteTopics) -> None:
     until(lambda: lite.registry.totals().changes == lite._saved, "subscriptions that are kept")
 
 
+def take_over(slave: Broker) -> None:
+    """Until the slave has all that its master has."""
+    replication = slave.services.replication
+    assert replication is not None
+    until(lambda: slave.run(replication.take_all()) == [], "what its master has")
+
+
+def until_taken(master: Broker, slave: Broker) -> None:
+    """Until the slave has all, the subscriptions that there are now among it."""
+    assert master.services.lite is not None
+    until_kept(master.services.lite)
+    take_over(slave)
+
+
+def first_served_pop(broker: Broker) -> Command:
+    """Returns the answer to the first pop that is not refused as one at a slave."""
+    found: list[Command] = []
+    until(lambda: (answer := pop(broker)).code != 14 and found.append(answer) is None, "a pop")
+    return found[0]
+
+
 def pieces_told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Makes pieces of the file of subscriptions small, and returns where those begin that a slave
     is told."""
@@ -105,13 +126,7 @@ def test_a_slave_has_lite_topics_as_its_master_and_hands_nothing_out(
         assert lites[0] is not None and lites[1] is not None
         of_master, of_slave = lites[0], lites[1]
         until_kept(of_master)
-        replication = slave.services.replication
-        assert replication is not None
-
-        def take_over() -> None:
-            until(lambda: slave.run(replication.take_all()) == [], "what its master has")
-
-        take_over()
+        take_over(slave)
         assert len({begin for begin in begins if begin}) > 2  # it was told by the piece
         assert slave.services.offsets.get("g", QUEUE, 0) == 1
         batch = out(slave)
@@ -123,16 +138,16 @@ def test_a_slave_has_lite_topics_as_its_master_and_hands_nothing_out(
         later_s = time.monotonic() + 2 * lite_topics._CLIENT_S
         with monkeypatch.context() as later:
             later.setattr(lite_topics, "time", SimpleNamespace(monotonic=lambda: later_s))
-            take_over()
+            take_over(slave)
             slave.run(_sweep(of_slave))
         assert slave.run(_queues(slave)) == queues
 
         subscribe(master, "COMPLETE_REMOVE")
         until_kept(of_master)
-        take_over()
+        take_over(slave)
         assert (of_slave.registry.totals().clients, slave.run(_queues(slave))) == (0, [])
         assert ask(master, Code.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}).code == 0
-        take_over()
+        take_over(slave)
         assert (of_master.lights.count, of_slave.lights.count) == (0, 0)
 
 
@@ -329,7 +344,6 @@ def test_a_slave_that_acts_hands_out_at_once_what_waits(
     """Its first pop that is not refused has it: no client says first what it subscribes to, and
     nobody looks for what was left."""
     monkeypatch.setattr(lite_topics, "_SWEEP_S", 3600)
-    found: list[Command] = []
     with (
         NameServer.in_thread(
             listenPort=0, bindAddress="127.0.0.1", supportActingMaster=True,
@@ -343,14 +357,10 @@ def test_a_slave_that_acts_hands_out_at_once_what_waits(
             subscribe(master, "COMPLETE_ADD", "n")
             put_at(master, "a", __LITE_TOPIC="n")
             until_alike(master, slave)
-            assert master.services.lite is not None
-            until_kept(master.services.lite)
-            replication = slave.services.replication
-            assert replication is not None
-            until(lambda: slave.run(replication.take_all()) == [], "what its master has")
+            until_taken(master, slave)
         until_acts(slave)
-        until(lambda: (answer := pop(slave)).code != 14 and found.append(answer) is None, "a pop")
-        assert [body for _, body, *_ in records(found[0].body)] == [b"a"], found[0]
+        found = first_served_pop(slave)
+        assert [body for _, body, *_ in records(found.body)] == [b"a"], found
 
 
 @pytest.mark.long
@@ -377,12 +387,7 @@ def test_an_elected_master_hands_out_at_once_what_waits(
             for name in many:
                 put_at(former, name, __LITE_TOPIC=name)
             until_alike(former, later)
-            assert former.services.lite is not None
-            until_kept(former.services.lite)
-            replication = later.services.replication
-            assert replication is not None
-            until(lambda: later.run(replication.take_all()) == [], "what its master has")
+            until_taken(former, later)
         until(lambda: is_master(later), "the next master")
-        found: list[Command] = []
-        until(lambda: (answer := pop(later)).code != 14 and found.append(answer) is None, "a pop")
-        assert sorted(body.decode() for _, body, *_ in records(found[0].body)) == sorted(many)
+        bodies = (body.decode() for _, body, *_ in records(first_served_pop(later).body))
+        assert sorted(bodies) == sorted(many)

@@ -336,7 +336,7 @@ class HaSlave:
     async def _begin(self, at: int, ends: Mapping[str, Mapping[int, int]], record: bytes) -> None:
         """Begins an empty log where the master's does. ends: of queues that lie before it all.
         record: what it begins with, or nothing. Raises: StoreError."""
-        if at > 0 and ends:
+        if ends:
             await _ended(asyncio.to_thread(self._store.begin_queues, ends))
         error = ffi.new("ps_error *")
         if lib.ps_follow_append(self._store.c_handle(), at, record, len(record), error) < 0:
