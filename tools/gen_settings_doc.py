@@ -49,7 +49,7 @@ UTF-8. A keyword may be a number, a boolean or the text that the file would cont
   default. Quotes, comments behind a value and `${{variables}}` are parts of a value in such a file,
   and are refused where they cannot be meant.
 - **Other unknown names of a file are passed over**, as upstream passes over them, with a warning
-  that says what becomes of each: a name of another version from 4.0.0 to 5.5.0, of a name server
+  that says what becomes of each: a name of another version from 4.0.0 to 5.5.1, of a name server
   or a proxy, of a guide, or of nobody. `pystore broker --strict` refuses them. A keyword, and
   `--set`, must be the name of a setting.
 - **File sizes.** An existing store keeps its file sizes. If one of the four size settings is given,

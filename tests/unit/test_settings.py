@@ -87,8 +87,11 @@ def test_used_settings_say_what_they_mean():
 
 
 def test_names_of_other_versions_are_accepted():
-    """A 4.9 or 5.5 broker.conf is not refused; what only those know has no effect."""
+    """A 4.9 or 5.5 broker.conf is not refused, be a name nearly one of 5.3.3's; what only those
+    know has no effect."""
     assert load({"haSlaveFallbehindMax": "1", "enableSplitMetadata": "true"}).explicit
+    assert load({"rocksdbCQSelectiveDoubleWriteEnable": "true"}).explicit, "since 5.5.1"
+    assert load({"readAheadCacheCreateExpireDuration": "15000"}).explicit, "since 5.5.1"
     assert load({"popReviveConcurrency": "2"})["popReviveConcurrency"] == 2
     assert load({"priorityOrderAsc": "false"})["priorityOrderAsc"] is False
 
