@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import struct
 
@@ -83,34 +82,6 @@ class Wire:
 
     async def __aexit__(self, *_):
         self.close()
-
-
-@contextlib.asynccontextmanager
-async def listening(serve, host="127.0.0.1", port=0):
-    """The address of a server that hands each connection to `serve`. At the end all of them are
-    closed, whatever the other side does: one that is left open fails another test."""
-    tasks, writers = set(), set()
-
-    async def one(reader, writer):
-        tasks.add(asyncio.current_task())
-        writers.add(writer)
-        try:
-            await serve(reader, writer)
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(one, host, port)
-    try:
-        yield "{}:{}".format(*server.sockets[0].getsockname())
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for writer in writers:
-            writer.transport.abort()
-        await server.wait_closed()
-        await asyncio.sleep(0)  # then transports say that they are closed
 
 
 def serving(handlers, **options):

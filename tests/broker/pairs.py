@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from listening import Listener
 from waiting import BOUND_S, until
 
 from broker import Broker, Message
@@ -83,11 +84,10 @@ class Link:
     a host that loses its power."""
 
     def __init__(self, port: int, silent: bool = False) -> None:
-        self._to, self._tasks = port, set[asyncio.Task[None]]()
+        self._to, self._listener = port, Listener(self._pass_all)
         self._passes_until = asyncio.ALL_COMPLETED if silent else asyncio.FIRST_COMPLETED
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
-        self._server: asyncio.Server | None = None
         self.port = 0
 
     @property
@@ -109,28 +109,14 @@ class Link:
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
 
     def cut(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._listener.close(), self._loop).result()
 
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._pass_all, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def _end(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        tasks, self._server = list(self._tasks), None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self.port = int((await self._listener.open(port=self.port)).rpartition(":")[2])
 
     async def _pass_all(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        writers = [writer]
-        try:
+        with contextlib.suppress(OSError):
             there, back = await asyncio.open_connection("127.0.0.1", self._to)
-            writers.append(back)
             ways = (reader, back), (there, writer)
             passing = {asyncio.create_task(_pass(*way)) for way in ways}
             try:
@@ -138,12 +124,8 @@ class Link:
             finally:
                 for each in passing:
                     each.cancel()
-        except (OSError, asyncio.CancelledError):
-            pass
-        finally:
-            for each in writers:
-                each.transport.abort()
-            self._tasks.discard(task)
+                for end in (writer, back):
+                    end.transport.abort()
 
 
 async def _pass(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from etcd_server import PROGRAM, Etcd, etcd, etcd_of_three
-from loops import listening
+from listening import listening
 from waiting import until, until_async
 
 from broker import Broker, NameServer

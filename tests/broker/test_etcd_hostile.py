@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loops import listening
+from listening import listening
 
 from broker import Broker
 from broker.services.controlled.etcd import EtcdController, Gateway

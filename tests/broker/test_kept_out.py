@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from loops import listening
+from listening import listening
 from pairs import master_of, send, slave_of
 from waiting import BOUND_S, until
 

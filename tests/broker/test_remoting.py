@@ -12,7 +12,8 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from loops import Wire, listening, run, serving, until
+from listening import listening
+from loops import Wire, run, serving, until
 from ports import free_port
 from waiting import BOUND_S, settled_async
 

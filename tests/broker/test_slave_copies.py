@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from loops import listening
+from listening import listening
 
 import pystore
 from broker.services.replication.log_comparer import LogComparer, digest_of, record_before

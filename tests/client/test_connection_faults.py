@@ -12,6 +12,7 @@ import socket
 import time
 
 import pytest
+from listening import Listener
 from loops import until
 from ports import free_port
 from waiting import BOUND_S
@@ -26,23 +27,19 @@ class Relay:
 
     def __init__(self, port):
         self._to = port
-        self._tasks = set()
+        self._listener = Listener(self._accept)
         self._writers = set()
         self.late_s = 0.0
         self.frozen = False
         self.accepted = self.swallowed = 0
 
     async def __aenter__(self):
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self.address = await self._listener.open()
         return self
 
     async def __aexit__(self, *_):
-        self._server.close()
         self.cut()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._listener.close()
 
     async def _accept(self, reader, writer):
         self.accepted += 1
@@ -50,10 +47,11 @@ class Relay:
         # Only connections of that time are frozen: a new one finds the way.
         frozen = [False]
         self._writers |= {writer, back}
-        for source, sink in ((reader, back), (there, writer)):
-            task = asyncio.create_task(self._pass(source, sink, frozen))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        ways = (reader, back), (there, writer)
+        try:
+            await asyncio.gather(*(self._pass(*way, frozen) for way in ways))
+        finally:
+            back.transport.abort()
 
     async def _pass(self, source, sink, frozen):
         with contextlib.suppress(ConnectionError):

@@ -15,7 +15,8 @@ import time
 import zlib
 
 import pytest
-from loops import listening, run, serving, until
+from listening import Listener, listening
+from loops import run, serving, until
 from waiting import BOUND_S
 
 from broker import (
@@ -47,34 +48,26 @@ class Liar:
         self.lies = {}
         self.asked = []
         self.accepted = 0
-        self._tasks = set()
+        self._listener = Listener(self._accept)
 
     async def __aenter__(self):
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self.address = await self._listener.open()
         return self
 
     async def __aexit__(self, *_):
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._listener.close()
 
     async def _accept(self, reader, writer):
         self.accepted += 1
-        task = asyncio.current_task()
-        self._tasks.add(task)
         there, back = await asyncio.open_connection("127.0.0.1", self.broker.port)
         requests = {}
         both = (self._ask(reader, back, requests), self._answer(there, writer, requests))
         tasks = [asyncio.create_task(each) for each in both]
-        self._tasks.update(tasks)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for each in tasks:
                 each.cancel()
-            writer.transport.abort()
             back.transport.abort()
 
     async def _ask(self, reader, back, requests):

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from examining import examined, found, names, running
+from listening import Listener
 
 pytest.importorskip("broker.grpc._http2")
 
@@ -126,13 +127,16 @@ def forwarded(to: str) -> Iterator[str]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, _, port = to.rpartition(":")
         there, back = await asyncio.open_connection(host, int(port))
-        await asyncio.gather(copy(reader, back), copy(there, writer))
+        try:
+            await asyncio.gather(copy(reader, back), copy(there, writer))
+        finally:
+            back.transport.abort()
 
-    server = thread.run(asyncio.start_server(serve, "127.0.0.2", 0))
+    listener = Listener(serve)
     try:
-        yield f"127.0.0.2:{server.sockets[0].getsockname()[1]}"
+        yield thread.run(listener.open("127.0.0.2"))
     finally:
-        server.close()
+        thread.run(listener.close())
         thread.stop()
 
 

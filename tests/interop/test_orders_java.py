@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 
 import launch
 import pytest
+from listening import Listener
 from ports import free_port
 from rounds import decisions_are_in, timed
 from storeview import everything
@@ -240,24 +241,19 @@ class Thief:
     """Stands before a broker, and ends every third connection instead of handing an answer on."""
 
     def __init__(self, host, port, to):
-        self._at, self._to = (host, port), to
+        self._at, self._to, self._listener = (host, port), to, Listener(self._serve)
         self._loop = asyncio.new_event_loop()
         self._count = self.stolen = 0
 
     def __enter__(self):
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        made = asyncio.start_server(self._serve, *self._at)
-        self._server = asyncio.run_coroutine_threadsafe(made, self._loop).result(BOUND_S)
+        opened = self._listener.open(*self._at)
+        asyncio.run_coroutine_threadsafe(opened, self._loop).result(BOUND_S)
         return self
 
     def __exit__(self, *error):
-        async def end():
-            self._server.close()
-            for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                task.cancel()
-
-        asyncio.run_coroutine_threadsafe(end(), self._loop).result(BOUND_S)
+        asyncio.run_coroutine_threadsafe(self._listener.close(), self._loop).result(BOUND_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -266,7 +262,6 @@ class Thief:
         try:
             back, forth = await asyncio.open_connection("127.0.0.1", self._to)
         except OSError:
-            writer.close()
             return
         both = [
             asyncio.ensure_future(self._requests(reader, forth)),
@@ -277,8 +272,7 @@ class Thief:
         finally:
             for each in both:
                 each.cancel()
-            forth.close()
-            writer.close()
+            forth.transport.abort()
 
     async def _requests(self, reader, forth):
         while data := await reader.read(1 << 16):
