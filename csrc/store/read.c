@@ -401,7 +401,7 @@ static bool take_unit(walk *w, int64_t offset, const ps_unit *u) {
     b->next_offset = offset + 1;
     int64_t code = u->tags_code;
     if (!tag_wanted(w->o, code)) return true;
-    if (u->physical >= w->gone_from && u->physical < w->gone_to) return true;
+    if (u->physical >= w->gone_from && u->physical < w->gone_to) return !leave_to_tier(w, offset);
     if (u->size == PS_UNIT_NONE) { /* no record belongs to this offset any more */
         if (leave_to_tier(w, offset)) return false;
         if (b->count == 0) b->status = PS_GET_MESSAGE_WAS_REMOVING;
@@ -570,20 +570,21 @@ static void walk_tier(walk *w, ps_tiered *d, int64_t offset) {
 }
 
 static void walk_all(walk *w, int64_t offset) {
+    /* The minimum before the tier, which has a message before the store lets go of it. */
+    int64_t min = atomic_load(&w->q->cq_min);
     ps_tiered *d = ps_tiered_of(w->q);
-    bool has = ps_tiered_has(d, offset);
-    if (has && (w->l.forces_tier || offset < atomic_load(&w->q->cq_min))) {
+    if (ps_tiered_has(d, offset) && (w->l.forces_tier || offset < min)) {
         walk_tier(w, d, offset);
         return;
     }
-    int64_t min = atomic_load(&w->q->cq_min);
     if (offset < min) { /* between the tier and what is here there is nothing */
         w->b->info.status = PS_GET_MESSAGE_WAS_REMOVING;
         w->b->info.next_offset = min;
         return;
     }
     walk_queue(w, w->q, offset);
-    if (w->to_tier && w->b->info.count == 0) walk_tier(w, d, w->b->info.next_offset);
+    if (w->to_tier && w->b->info.count == 0)
+        walk_tier(w, ps_tiered_of(w->q), w->b->info.next_offset);
 }
 
 /* The conditions of docs/internals/format.md#reading-a-queue in their order; true when the scan is

@@ -246,6 +246,12 @@ static int lend_piece(ps_store *s, ps_topic *topic, int32_t queue_id, ps_lent *l
         return d == NULL ? 0 : ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
     }
     pthread_mutex_lock(&t->lock);
+    if (atomic_load(&d->first) == atomic_load(&d->end)) { /* its topic was deleted meanwhile */
+        pthread_mutex_unlock(&t->lock);
+        free_lent(l);
+        ps_leave(s);
+        return 0;
+    }
     t->why[0] = 0;
     l->of = d;
     l->next = d->lent;

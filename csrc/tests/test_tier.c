@@ -347,6 +347,8 @@ static void test_a_deleted_topic_has_nothing_there(void) {
     begins(0, MESSAGES);
     CHECK_EQ(0, lend(0, 10, BASE, BASE, 0));
     CHECK_EQ(0, ps_topic_delete(kit_store, topic, &e));
+    CHECK_EQ(0, lend(0, 10, BASE, BASE + 4096, 1)); /* it was on its way */
+    CHECK(ps_message_at(kit_store, PS_TIER_PLACE + BASE, &e) == NULL);
     CHECK_EQ(PS_GET_NO_MESSAGE_IN_QUEUE, status_at(0));
     kit_put("T", 0, UNIQ);
     kit_queue_end("T", 0);
