@@ -212,6 +212,7 @@ class SettingValues(TypedDict, total=False):
     tieredStoreFileReservedTime: int | str
     tieredUploadRateMax: int | str
     tieredUploadWaitMillis: int | str
+    tieredWhenDamaged: str | os.PathLike[str] | None
     tieredWhenFull: str | os.PathLike[str] | None
     timerFlushIntervalMs: int | str
     timerMaxDelaySec: int | str

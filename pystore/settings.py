@@ -787,6 +787,11 @@ _OURS: dict[str, dict[str, Any]] = {
         "a full disk keeps what is not written out, until sends are refused, or deletes it",
         type="String", default="REFUSE", choices=("REFUSE", "LET_GO"),
         by_request="own host"),
+    "tieredWhenDamaged": _row(
+        "broker", "",
+        "who reads what comes wrong from the tier waits until it comes right, or goes on after it",
+        type="String", default="WAIT", choices=("WAIT", "PASS_OVER"),
+        by_request="own host"),
     "idempotentProduceWindow": _row(
         "broker", "messages", "messages remembered for deduplication; 0: off", type="int",
         default=0, low=0, high=1 << 24, at_start=True),

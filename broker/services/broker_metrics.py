@@ -131,6 +131,7 @@ def add_tier(page: Page, s: Services) -> None:
     page.add("pystore_tier_behind_seconds", max(0, late_ms) / 1000)
     page.add("pystore_tier_strange_queues", len(counts.strange))
     page.add("pystore_tier_let_go_bytes_total", cold.let_go)
+    page.add("pystore_tier_passed_over_messages_total", cold.reads.passed_over)
     memory, disk = cold.reads.caches
     if memory is not None:
         page.add("pystore_tier_cache_misses_total", memory.misses)

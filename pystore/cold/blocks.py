@@ -38,6 +38,7 @@ class BlockCache:
         self._blocks: OrderedDict[tuple[str, int], Future[bytes]] = OrderedDict()
         self._pool: ThreadPoolExecutor | None = None
         self._later: set[tuple[str, range]] = set()  # what the pool will fetch
+        self._forgets = 0
         #: Requests for blocks; blocks that were found here, those that had to be fetched, and bytes
         #: of these; blocks that gave way to others.
         self.requests = self.hits = self.misses = self.fetched = self.evictions = 0
@@ -103,6 +104,7 @@ class BlockCache:
         start, end = run[0][0] * BLOCK, min(size, (run[-1][0] + 1) * BLOCK)
         with self._lock:
             self.requests += 1
+            forgets = self._forgets
         try:
             data = self._objects.get(key, start, end)
         except BaseException as failed:
@@ -119,9 +121,11 @@ class BlockCache:
             self.fetched += len(data)
         for i, (number, block) in enumerate(run):
             part = bytes(data[i * BLOCK : (i + 1) * BLOCK])
-            block.set_result(part)
-            if self._disk is not None:
+            if self._disk is not None:  # before anybody sees it, and may want it forgotten
                 self._disk.put((key, number), part)
+            block.set_result(part)
+        if self._disk is not None and forgets != self._forgets:
+            self._disk.forget(key)  # it was on its way when others of it were found to be wrong
 
     def _fetch_ahead(self, key: str, last: int, size: int) -> None:
         """Fetches the rest of the run with a block, and the runs after it."""
@@ -151,6 +155,7 @@ class BlockCache:
     def forget(self, key: str) -> None:
         """Drops what is kept of an object: it looked damaged, and another answer may be right."""
         with self._lock:
+            self._forgets += 1
             for place in [place for place in self._blocks if place[0] == key]:
                 del self._blocks[place]
         if self._disk is not None:

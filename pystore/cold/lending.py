@@ -4,11 +4,14 @@ its queues begin where the tier begins. Everything here may block, and is for th
 from __future__ import annotations
 
 import contextlib
+import logging
+import threading
 import zlib
+from collections import Counter
 from typing import Any, NamedTuple
 
 from pystore.cold.blocks import BlockCache
-from pystore.cold.failures import TierUnreachable
+from pystore.cold.failures import TierDamaged, TierUnreachable
 from pystore.cold.segment import SUMS
 from pystore.cold.tier import Extent, QueueSpan, TierView
 from pystore.cold.units import fetch_units
@@ -21,6 +24,7 @@ from pystore.store._store import Store
 
 __all__ = ["PLACES", "PLACE_SIZE", "Lender", "Want", "place_for"]
 
+_log = logging.getLogger("pystore")
 #: Physical offsets from here on are places in the tier.
 PLACES = int(lib.PS_TIER_PLACE)
 #: Bits of a place within the log of its queue; above them stands which queue it may be.
@@ -52,13 +56,23 @@ class Want(NamedTuple):
 
 
 class Lender:
-    """Lends what there is in a tier to a store."""
+    """Lends what there is in a tier to a store. passes_over: records that come wrong twice are
+    passed over by who reads; else nothing is lent until they come right."""
 
-    def __init__(self, store: Store, tier: TierView, blocks: BlockCache) -> None:
+    def __init__(
+        self, store: Store, tier: TierView, blocks: BlockCache, *, passes_over: bool = False
+    ) -> None:
         self._store = store
         self.tier, self.blocks = tier, blocks
-        #: Records that were wrong twice, and are passed over by who reads.
+        self.passes_over = passes_over
+        #: Records that were passed over.
         self.damaged = 0
+        #: Held while something is lent, and while something is published.
+        self._lock = threading.RLock()
+        #: Queues of which there is something; how often each has come or gone: what was fetched
+        #: before is of another life of its topic, and is not lent afterwards.
+        self._there: set[tuple[str, int]] = set()
+        self._lives: Counter[tuple[str, int]] = Counter()
 
     # ---- what there is ----
 
@@ -67,9 +81,13 @@ class Lender:
         StoreClosed."""
         first, end = (0, 0) if span is None else (span.start, span.end)
         error = ffi.new("ps_error *")
-        store = self._store.c_handle()
-        if lib.ps_tier_begins(store, self._topic(topic), queue, first, end, error) < 0:
-            raise_error(error[0])
+        store, handle = self._store.c_handle(), self._topic(topic)
+        with self._lock:
+            if (first < end) != ((topic, queue) in self._there):
+                self._there ^= {(topic, queue)}
+                self._lives[topic, queue] += 1
+            if lib.ps_tier_begins(store, handle, queue, first, end, error) < 0:
+                raise_error(error[0])
 
     def _topic(self, topic: str) -> Any:
         raw, error = topic.encode(), ffi.new("ps_error *")
@@ -99,41 +117,53 @@ class Lender:
     # ---- lending ----
 
     def fulfil(self, want: Want) -> None:
-        """Fetches what is wanted, and lends it. Raises: TierDamaged, TierUnreachable, OutOfMemory,
-        StoreClosed."""
+        """Fetches what is wanted, and lends it. Raises: TierDamaged, also where it comes wrong
+        twice, TierUnreachable, OutOfMemory, StoreClosed."""
+        life = self._lives[want.topic, want.queue]
         extent = self._extent(want)
         if extent is None:  # it has gone meanwhile
             span = self.tier.span(want.topic, want.queue)
-            self.publish(want.topic, want.queue, span)
+            with self._lock:
+                if life == self._lives[want.topic, want.queue]:
+                    self.publish(want.topic, want.queue, span)
         elif extent.first > want.offset:
-            self._lend_hole(want, extent.first)
-        elif want.high == 0:
-            count = min(_UNITS, extent.end - want.offset)
-            self._lend(want, extent, self._units(want, extent, count), 0, b"")
+            self._lend_hole(want, extent.first, life)
         else:
-            self._lend_records(want, extent)
+            self._lend_extent(want, extent, life)
 
     def _units(self, want: Want, extent: Extent, count: int) -> bytes:
-        return fetch_units(self.blocks, extent, want.offset, count, on=want.reads_on)
+        return fetch_units(
+            self.blocks, extent, want.offset, count, on=want.reads_on, strict=not self.passes_over
+        )
 
-    def _lend_records(self, want: Want, extent: Extent) -> None:
-        units = self._units(want, extent, min(want.count, extent.end - want.offset))
-        high = want.high
-        if want.reads_on and _is_dense(units, want.low, high):
-            units = self._units(want, extent, min(_UNITS, extent.end - want.offset))
-            units, high = _cut(units, want.low)
-        low, records = self._log_bytes(want, extent, high)
-        if self._lend(want, extent, units, low, records) == 0:
-            return
-        # What came may have been wrong, and not what is there.
-        for key in {extent.key, *(each.key for each in extent.log)}:
-            self.blocks.forget(key)
-        units = self._units(want, extent, len(units) // UNIT.size)
-        low, records = self._log_bytes(want, extent, high)
-        self.damaged += self._lend(want, extent, units, low, records, anyway=True)
+    def _lend_extent(self, want: Want, extent: Extent, life: int) -> None:
+        """Lends units, and records where some are wanted. What comes wrong may be right the next
+        time."""
+        count, high = want.count if want.high else _UNITS, want.high
+        count = min(count, extent.end - want.offset)
+        damaged = 0
+        for again in (False, True):
+            units = self._units(want, extent, count)
+            if want.reads_on and not again and high and _is_dense(units, want.low, high):
+                units = self._units(want, extent, min(_UNITS, extent.end - want.offset))
+                units, high = _cut(units, want.low)
+                count = len(units) // UNIT.size
+            records = self._log_bytes(want, extent, high) if high else b""
+            anyway = again and self.passes_over
+            damaged = self._lend(want, units, records, life, anyway=anyway)
+            if not damaged:
+                return
+            for key in {extent.key, *(each.key for each in extent.log)}:
+                self.blocks.forget(key)
+        what = f"{damaged} of the records of {want.topic}/{want.queue} from {want.offset} on"
+        if not self.passes_over:
+            raise TierDamaged(f"{what} came wrong twice", extent.key)
+        self.damaged += damaged
+        _log.warning("Passed over in the cold tier: %s came wrong twice: %s", what, extent.key)
 
-    def _log_bytes(self, want: Want, extent: Extent, high: int) -> tuple[int, bytes]:
-        """Returns the bytes of a queue's log as far as they are there: the units may lie."""
+    def _log_bytes(self, want: Want, extent: Extent, high: int) -> bytes:
+        """Returns the bytes of a queue's log from what is wanted on, as far as they are there: the
+        units may lie."""
         pieces: list[bytes] = []
         at = want.low
         for each in extent.log:
@@ -143,13 +173,11 @@ class Lender:
             start, to = at - each.base, min(high, end) - each.base
             pieces.append(self.blocks.get(each.key, start, to, each.whole, on=want.reads_on))
             at = each.base + to
-        return want.low, pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _lend(
-        self, want: Want, extent: Extent, units: Buffer, low: int, records: Buffer, *,
-        anyway: bool = False,
-    ) -> int:  # fmt: skip
-        """Returns how many records are damaged: then nothing was lent, but `anyway`."""
+    def _lend(self, want: Want, units: Buffer, records: Buffer, life: int, *, anyway: bool) -> int:
+        """Returns how many records are damaged: then nothing was lent, but `anyway`. life: of the
+        queue when the units were looked for."""
         topic = want.topic.encode()
         keep = (
             ffi.from_buffer("uint8_t[]", records),
@@ -158,22 +186,29 @@ class Lender:
         )
         raw: Any = ffi.new("ps_excerpt *")
         raw.records, raw.units, raw.topic = keep
-        raw.len, raw.base = len(records), low
+        raw.len, raw.base = len(records), want.low
         raw.count, raw.first = len(units) // UNIT.size, want.offset
         raw.topic_len, raw.queue_id = len(topic), want.queue
         raw.checks = SUMS if self.tier.summed else lib.PS_CHECK_BODY_CRC
         error = ffi.new("ps_error *")
         store, place = self._store.c_handle(), place_for(want.topic, want.queue)
-        damaged: int = lib.ps_tier_lend(store, self._topic(want.topic), raw, place, anyway, error)
+        handle = self._topic(want.topic)
+        with self._lock:
+            if life != self._lives[want.topic, want.queue]:
+                return 0
+            damaged: int = lib.ps_tier_lend(store, handle, raw, place, anyway, error)
         if damaged < 0:
             raise_error(error[0])
         return damaged
 
-    def _lend_hole(self, want: Want, end: int) -> None:
+    def _lend_hole(self, want: Want, end: int, life: int) -> None:
         error = ffi.new("ps_error *")
-        topic = self._topic(want.topic)
-        if lib.ps_tier_hole(self._store.c_handle(), topic, want.queue, want.offset, end, error) < 0:
-            raise_error(error[0])
+        store, topic = self._store.c_handle(), self._topic(want.topic)
+        with self._lock:
+            if life != self._lives[want.topic, want.queue]:
+                return
+            if lib.ps_tier_hole(store, topic, want.queue, want.offset, end, error) < 0:
+                raise_error(error[0])
 
     # ---- reading ----
 

@@ -111,6 +111,9 @@ class ColdReader(Reader):
     """A tier opened for reading. Its queues are as they were at the last ``refresh()``."""
 
     is_cold = True
+    #: Whether what comes wrong twice is passed over, as a damaged record of a store is; else a read
+    #: of it raises TierDamaged.
+    passes_over = True
 
     def __init__(
         self,
@@ -126,8 +129,10 @@ class ColdReader(Reader):
 
     @classmethod
     def over(cls, tier: TierView, blocks: BlockCache) -> ColdReader:
-        """Returns a reader of a tier that is open already. blocks: the caller's to close."""
+        """Returns a reader of a tier that is open already, which passes nothing over. blocks: the
+        caller's to close."""
         reader = cls.__new__(cls)
+        reader.passes_over = False
         reader.settings = load(None, {})
         reader._begin(tier, blocks, tier.objects.address)
         return reader
@@ -309,6 +314,9 @@ class ColdReader(Reader):
             self._prepare(topic, queue, extent.end, span.end)
         self._cursors.put((topic, queue), _QueueCursor(at, extent, reads, near), 1)
         batch.min_offset, batch.max_offset = span.start, span.end
+        if batch.damaged and not self.passes_over:
+            raise TierDamaged(f"{batch.damaged} records of {topic}/{queue} came wrong twice, the"
+                              f" first at offset {batch.first_damaged}", extent.key)  # fmt: skip
         if batch.damaged:
             self._log_damage(topic, queue, batch)
         return batch
@@ -339,7 +347,8 @@ class ColdReader(Reader):
         most = options.max_messages
         filtered = bool(options.tag_count) or options.sql != ffi.NULL
         count = min(extent.end - offset, max(most, _LEAST_UNITS) if filtered else most)
-        units = fetch_units(self._blocks, extent, offset, count, summed=filtered)
+        units = fetch_units(self._blocks, extent, offset, count, summed=filtered,
+                            strict=not self.passes_over)  # fmt: skip
         choice = choose_units(units, options)
         while choice.high - choice.low > SEGMENT_MAX and choice.last > choice.first:
             middle = (choice.first + choice.last) // 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 
 from pystore.cold.blocks import BlockCache
+from pystore.cold.failures import TierDamaged
 from pystore.cold.manifest import Row
 from pystore.cold.segment import is_summed
 from pystore.cold.tier import Extent
@@ -24,14 +25,17 @@ _SUMMED_MAX = 4 << 20
 
 def fetch_units(
     blocks: BlockCache, extent: Extent, offset: int, count: int, *, on: bool = False,
-    summed: bool = True,
+    summed: bool = True, strict: bool = False,
 ) -> bytes:  # fmt: skip
     """Returns so many units of an extent from a queue offset on. on: who asks reads on. summed: for
-    who believes their tags. Raises: TierDamaged, TierUnreachable."""
+    who believes their tags. strict: for who gets none rather than wrong ones. Raises: TierDamaged,
+    TierUnreachable."""
     units, why = _fetched(blocks, extent, offset, count, on, summed)
     if why:
         blocks.forget(extent.key)
         units, why = _fetched(blocks, extent, offset, count, on, summed)
+    if why and strict:
+        raise TierDamaged(why, extent.key)
     if why:
         _log.warning("Filters may miss messages of the cold tier: %s: %s", extent.key, why)
     return units

@@ -1,5 +1,5 @@
-"""An S3 server that fails: it stands in front of a sound one, and what it answers wrongly it
-answers rightly the next time."""
+"""An S3 server that fails: it stands in front of a sound one. What it answers wrongly it answers
+rightly the next time, to whoever asks next."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ class FaultyS3(ThreadingHTTPServer):
         self._asked: Counter[tuple[str, ...]] = Counter()
         self._lock = threading.Lock()
         self._failed: set[str] = set()
-        self._wrong: set[str] = set()
 
     @property
     def address(self) -> str:
@@ -64,11 +63,6 @@ class FaultyS3(ThreadingHTTPServer):
                 return ""
             self._failed.add(key)
             kind = kinds[number % len(kinds)]
-            if kind == "wrong":
-                # Once: of two who ask side by side either would get the other's right answer, and
-                # what is wrong twice is passed over.
-                kind = "cut" if key in self._wrong else kind
-                self._wrong.add(key)
             self.faults[kind] += 1
             return kind
 
@@ -103,16 +97,12 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.is_over(self.command, self.path, True) or kind == "lost":
             self.close_connection = True
             return
-        if kind == "wrong" and self._begins():
-            half = max(1, len(body) // 2)  # the records come first
-            at = self.server.rng.randrange(half)
+        if kind == "wrong" and body:
+            at = self.server.rng.randrange(len(body))
             body = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
         self._answer(status, headers, body, cut=kind == "cut")
 
     do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = _serve
-
-    def _begins(self) -> bool:
-        return self.headers.get("Range", "bytes=0-").startswith("bytes=0-")
 
     def _ask(self, sent: bytes) -> tuple[int, dict[str, str], bytes]:
         link = http.client.HTTPConnection(self.server.behind, timeout=60)

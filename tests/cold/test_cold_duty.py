@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 from duty_kit import SEGMENT, bodies_of, cold_of, manifest_of, opened, settle, tier_of
+from waiting import until_async
 
 import pystore
 from broker.broker import Broker
 from broker.services.cold import cold as cold_part
+from broker.services.cold import reads
+from broker.services.cold.cold import Cold
 from broker.services.cold.pace import PutBudget
 from broker.start_checks import read_start
 from pystore.cold.failures import NotATier, TierUnreachable
@@ -328,3 +331,33 @@ def test_a_damaged_manifest_is_one_queue_s_trouble(tmp_path: Path):
         assert "a manifest is wrong" in cold.problem
         end = store.clean(immediate=True).log_min
         assert store.queues("orders")[0].min_offset == here and end < store.info().log_max
+
+
+async def wait_for_what_is_wrong(cold: Cold, store: pystore.Store) -> None:
+    cold.reads.start()
+    try:
+        cold.round()
+        asked = lambda: store.read("orders", 0, 0) is not None and cold.reads.wrong  # noqa: E731
+        await until_async(asked, "it is named")
+        assert "who reads orders/0 waits" in cold.problem
+        assert store.read("orders", 0, 0).next_offset == 0
+        with pytest.raises(TierUnreachable, match="has not answered"):
+            await cold.reads.ask(lambda *_: time.sleep(0.2))
+    finally:
+        await cold.reads.stop()
+
+
+def test_who_waits_for_a_damaged_object_is_told_and_nobody_waits_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(reads, "_ANSWER_S", 0.05)
+    with opened(tmp_path / "store") as store:
+        fill(store)
+        cold = cold_of(store, tmp_path / "cold", tieredCacheBytes=0)
+        settle(cold, store)
+        store.clean(immediate=True)
+        for each in (tmp_path / "cold").rglob("orders/0/COMMIT_LOG/*"):
+            data = bytearray(each.read_bytes())
+            data[120] ^= 1
+            each.write_bytes(data)
+        asyncio.run(wait_for_what_is_wrong(cold, store))

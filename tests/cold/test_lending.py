@@ -150,10 +150,12 @@ class Lying:
         return data
 
 
-def lied_to(twin: Twin, lie: Callable[[bytes], bytes], times: int) -> Lender:
+def lied_to(
+    twin: Twin, lie: Callable[[bytes], bytes], times: int, passes_over: bool = False
+) -> Lender:
     tier = twin.lender.tier
     objects: Any = Lying(tier.objects, lie, times)
-    return Lender(twin.store, tier, BlockCache(objects))
+    return Lender(twin.store, tier, BlockCache(objects), passes_over=passes_over)
 
 
 def flip(data: bytes) -> bytes:
@@ -202,18 +204,72 @@ def test_a_wrong_hash_of_tags_hides_nothing(twin: Twin, reads: str):
 def test_damaged_hashes_of_tags_are_named(twin: Twin, caplog: pytest.LogCaptureFixture):
     (extent, *_) = twin.lender.tier.extents("orders", 0, 0, 1 << 40)
     at = extent.at + UNIT.size - 1
-    twin.lender = lied_to(twin, lambda data: data[:at] + b"\x7f" + data[at + 1 :], 1000)
+    twin.lender = lied_to(twin, lambda data: data[:at] + b"\x7f" + data[at + 1 :], 1000, True)
     with caplog.at_level("WARNING", "pystore"):
         twin.read("orders", 0, 0)
     assert f"Filters may miss messages of the cold tier: {extent.key}" in caplog.text
 
 
-def test_what_is_wrong_twice_costs_that_message_and_is_counted(twin: Twin):
-    twin.lender = lied_to(twin, flip, 1000)
-    got = twin.read("orders", 0, 0)
+@pytest.mark.parametrize("part", ["a record", "a unit"])
+def test_nobody_goes_on_after_what_stays_wrong(twin: Twin, part: str):
+    (extent, *_) = twin.lender.tier.extents("orders", 0, 0, 1 << 40)
+    at = 120 if part == "a record" else extent.at + UNIT.size - 1
+    lie = lambda data: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]  # noqa: E731
+    twin.lender = lied_to(twin, lie, 1000)
+    reader = ColdReader.over(twin.lender.tier, twin.lender.blocks)
+    with pytest.raises(TierDamaged, match=r"wrong twice|CRC"):
+        twin.read("orders", 0, 0, tags="paid || sent || AaAa || BBBB")
+    with pytest.raises(TierDamaged, match=r"wrong twice|CRC"):
+        reader.read("orders", 0, 0, tags="paid || sent || AaAa || BBBB")
+    got = twin.store.read("orders", 0, 0)
+    assert (got.status, got.next_offset) == (GetStatus.IN_TIER, 0)
+
+
+def test_what_is_wrong_twice_costs_that_message_where_an_operator_says_so(
+    twin: Twin, caplog: pytest.LogCaptureFixture
+):
+    twin.lender = lied_to(twin, flip, 1000, True)
+    with caplog.at_level("WARNING", "pystore"):
+        got = twin.read("orders", 0, 0)
     assert [m.queue_offset for m in got][:3] == [1, 2, 3]
     assert (got.damaged, got.first_damaged) == (1, 0)
     assert twin.lender.damaged == 1
+    assert "Passed over in the cold tier: 1 of the records of orders/0" in caplog.text
+
+
+def test_what_is_fetched_while_a_topic_is_made_again_is_not_lent(twin: Twin):
+    """Its name, and its offsets, are those of another queue by then."""
+    lender, span = twin.lender, twin.lender.tier.span("orders", 0)
+    twin.read("orders", 0, 0)
+    twin.store.read("orders", 0, 600)
+    want = lender.take()
+    assert want is not None
+    fetch = lender.blocks.get
+
+    def get(*args: Any, **more: Any) -> bytes:
+        lender.publish("orders", 0, None)
+        lender.publish("orders", 0, span)
+        return fetch(*args, **more)
+
+    lender.blocks.get = get  # type: ignore[method-assign]
+    lender.fulfil(want)
+    assert twin.store.read("orders", 0, 600).status == GetStatus.IN_TIER
+
+
+def test_a_block_that_is_on_its_way_while_its_object_is_forgotten_is_not_kept(tmp_path: Path):
+    """Who found that the object came wrong would get it again, from the disk."""
+    objects, disk = open_objects(tmp_path / "objects"), DiskBlocks(tmp_path / "disk", BLOCK, BLOCK)
+    cache = BlockCache(objects, 2 * BLOCK, disk)
+
+    def get(key: str, start: int, end: int) -> bytes:
+        cache.forget(key)
+        return b"wrong"
+
+    objects.get = get  # type: ignore[method-assign]
+    assert cache.get("a", 0, 5, 5) == b"wrong"
+    assert disk.size == 0
+    cache.close()
+    disk.close()
 
 
 def test_an_object_that_is_gone_is_no_reason_to_go_on(twin: Twin, tmp_path: Path):

@@ -15,7 +15,7 @@ from broker.loop.safe_log import SafeLogger
 from broker.services.cold.behind import Behind, Lack
 from broker.services.cold.covers import lacks
 from broker.services.cold.handle import TierHandle
-from broker.services.cold.limits import limits_of, storage_level
+from broker.services.cold.limits import limits_of, passes_over, storage_level
 from broker.services.cold.pace import WriterStopped
 from broker.services.cold.reads import ColdReads
 from broker.services.cold.uploads import Uploads
@@ -51,7 +51,8 @@ class Cold:
         address = str(settings["tieredStoreFilePath"])
         self.handle = TierHandle(store, address, cluster, broker)
         self.reads = ColdReads(store, self.handle, self.level, settings["tieredCacheBytes"])
-        settings.changed.append(lambda _: self.reads.set_level(self.level))
+        settings.changed.append(lambda _: self._set_reads())
+        self._set_reads()
         self.behind = Behind(store, self.handle, cluster, broker)
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
@@ -83,13 +84,17 @@ class Cold:
             return f"the tier cannot be used: {reason_of(self.trouble)}"
         if self.uploads.fenced:
             return f"nothing is written out: {self.uploads.fence}"
-        told = self.uploads.counts.strange or self.handle.gaps
+        told = self.reads.wrong or self.uploads.counts.strange or self.handle.gaps
         return next(iter(told.values()), "")
 
     @property
     def level(self) -> str:
         """Which reads the tier serves, one of LEVELS."""
         return storage_level(self._settings)
+
+    def _set_reads(self) -> None:
+        self.reads.set_level(self.level)
+        self.reads.pass_over(passes_over(self._settings))
 
     # ---- duties ----
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from broker.services.config import Config
 
-__all__ = ["LEVELS", "TierLimits", "limits_of", "storage_level"]
+__all__ = ["LEVELS", "TierLimits", "limits_of", "passes_over", "storage_level"]
 
 #: Values of tieredStorageLevel, by upstream's numbers of them.
 LEVELS = ("DISABLE", "NOT_IN_DISK", "NOT_IN_MEM", "FORCE")
@@ -39,6 +39,11 @@ def limits_of(s: Config) -> TierLimits:
         deletes=bool(s["tieredStoreDeleteFileEnable"]),
         delete_pause_s=s["tieredStoreDeleteFileInterval"] / 1000,
     )
+
+
+def passes_over(s: Config) -> bool:
+    """Says whether consumers go on after what comes wrong from the tier, again and again."""
+    return bool(s["tieredWhenDamaged"] == "PASS_OVER")
 
 
 def storage_level(s: Config) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
@@ -24,7 +24,7 @@ from broker.services.cold.limits import LEVELS
 from pystore import Store
 from pystore.cold.blocks import BLOCK, BlockCache
 from pystore.cold.disk import DiskBlocks
-from pystore.cold.failures import TierUnreachable
+from pystore.cold.failures import TierDamaged, TierUnreachable
 from pystore.cold.lending import PLACE_SIZE, Lender, Want, place_for
 from pystore.cold.reader import ColdReader
 from pystore.cold.tier import QueueSpan
@@ -43,6 +43,9 @@ _T = TypeVar("_T")
 _THREADS, _AT_ONCE = 16, 64
 #: Questions of tools and of consumers that wait for a thread, at most.
 _ASKED_MAX = 256
+#: Seconds until such a question is to be asked again, however many requests it takes: a client has
+#: given up by then, and a connection on which nothing came for 100 s is closed.
+_ANSWER_S = 60.0
 #: Lent to the store, and blocks beside it: what reading the tier takes of memory.
 _LENT, _BLOCKS = 32 << 20, 24 << 20
 #: Seconds until what failed is asked for again: doubled each time, and spread.
@@ -73,6 +76,10 @@ class ColdReads:
         #: Seconds, by topic and queue, after the next failure.
         self._rests: dict[tuple[str, int], float] = {}
         self._asked = 0
+        self._passes_over = False
+        #: Queues of which something came wrong, twice, the last time that it was asked for, and
+        #: what; who reads it waits.
+        self.wrong: dict[tuple[str, int], str] = {}
         #: What there is was looked at.
         self.is_known = level == LEVELS[0]
         #: Of objects that could not be had, and how often anything was lent.
@@ -105,6 +112,17 @@ class ColdReads:
             lib.ps_tier_set(self._store.c_handle(), number, _LENT, self._fd)
             self._publish_all()
 
+    def pass_over(self, passes: bool) -> None:
+        """Sets whether who reads what comes wrong twice goes on after it, in any thread."""
+        self._passes_over = passes
+        if self._lender is not None and self._reader is not None:
+            self._lender.passes_over = self._reader.passes_over = passes
+
+    @property
+    def passed_over(self) -> int:
+        """Messages that came wrong twice, and that consumers went on after."""
+        return self._lender.damaged if self._lender is not None else 0
+
     async def stop(self) -> None:
         """Ends it: who waits for something of the tier is told so when its time is over."""
         if self._loop is None or self._pool is None:
@@ -131,6 +149,7 @@ class ColdReads:
             blocks = BlockCache(tier.objects, _BLOCKS, self._disk)
             self._reader = ColdReader.over(tier, blocks)
             self._lender = Lender(self._store, tier, blocks)
+            self.pass_over(self._passes_over)
         places = {(each.topic, each.queue) for each in self._handle.spans()}
         for place in self._published.keys() | places:
             self._publish(*place)
@@ -150,6 +169,7 @@ class ColdReads:
             else:  # its topic may be gone for good
                 self._published.pop((topic, queue), None)
                 self._rests.pop((topic, queue), None)
+                self.wrong.pop((topic, queue), None)
 
     @property
     def caches(self) -> tuple[BlockCache | None, DiskBlocks | None]:
@@ -192,6 +212,7 @@ class ColdReads:
             self.lent += 1
             self.trouble = None
             self._rests.pop(want[:2], None)
+            self.wrong.pop(want[:2], None)
             return
         rest_s = self._rests.get(want[:2], _REST_S)
         self._rests[want[:2]] = min(2 * rest_s, _REST_MAX_S)
@@ -207,6 +228,8 @@ class ColdReads:
             want.topic, want.queue, failed,
         )  # fmt: skip
         self.trouble = failed
+        if isinstance(failed, TierDamaged):
+            self.wrong[want[:2]] = f"who reads {want.topic}/{want.queue} waits: {failed.text}"
         if not self._store.closed:
             lender.failed(failed.text, _LOCAL_MS)
 
@@ -248,7 +271,17 @@ class ColdReads:
             error.next_step = "ask again later"
             raise error
         self._asked += 1
+        answer = asyncio.create_task(self._in_thread(question, lender, reader))
+        answer.add_done_callback(self._answered)
         try:
-            return await self._in_thread(question, lender, reader)
-        finally:
-            self._asked -= 1
+            async with asyncio.timeout(_ANSWER_S):
+                return await asyncio.shield(answer)
+        except TimeoutError:
+            error = TierUnreachable(f"the cold tier has not answered for {_ANSWER_S:.0f} s")
+            error.next_step = "ask again later"
+            raise error from None
+
+    def _answered(self, answer: asyncio.Task[Any]) -> None:
+        self._asked -= 1
+        if not answer.cancelled():
+            answer.exception()  # nobody may wait for it any more
