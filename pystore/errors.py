@@ -168,14 +168,16 @@ class StrayFile(StoreError):
 
 
 class MissingSegment(StoreError):
-    """Segments of the commit log are missing. Next: restore it or mount its folder, or move
-    the segments before the gap elsewhere.
+    """Segments of the commit log are missing. Next: restore it or mount its folder; pystore
+    repair goes on without what is lost for good.
     """
 
     code = -16
     status = ""
     meaning = "segments of the commit log are missing"
-    next_step = "restore it or mount its folder, or move the segments before the gap elsewhere"
+    next_step = (
+        "restore it or mount its folder; pystore repair goes on without what is lost for good"
+    )
 
 
 class StoreClosed(StoreError, ValueError):

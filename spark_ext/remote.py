@@ -159,6 +159,12 @@ class _Mirror:
         """Fetches the log from the last message of any queue on, which opening a reader walks."""
         at = max(self._last_places(), default=min(self._log))
         end = max(self._log) + self._log[max(self._log)].size
+        if at >= end:
+            raise SourceError(
+                f"{self._remote.url} is a copy without the end of its log: its queues have messages"
+                f" of the segment {end:020d}, which is not there; copy it anew, with all of its"
+                " segments"
+            )
         while at < end:
             step = min(end, at + ZEROS)
             self.fetch([(at, step)])

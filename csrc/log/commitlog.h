@@ -18,6 +18,7 @@ struct ps_aside;
 typedef struct ps_dirs {
     char *path[PS_DIRS_MAX];
     int32_t count;
+    bool made[PS_DIRS_MAX]; /* by this open */
 } ps_dirs;
 
 typedef struct ps_log {

@@ -62,7 +62,7 @@ ps_queue *ps_queue_new(ps_queues_shared *shared, struct ps_topic *topic, const c
                      PS_MAP_SPARING | (shared->qs_readonly ? 0 : PS_MAP_WRITE));
     q->cq_files.ss_mappings = shared->qs_mappings;
     atomic_init(&q->cq_max_physical, -1);
-    q->cq_first_start = q->cq_last_start = -1;
+    q->cq_first_start = q->cq_last_start = q->cq_beyond = -1;
     return q;
 }
 
@@ -402,6 +402,7 @@ static int queue_find_end(ps_queue *q, bool deep, ps_error *e) {
         }
         int64_t units = at.units;
         bool unsound = at.more || at.physical_end > q->cq_shared->qs_log_limit;
+        if (at.last_start >= q->cq_shared->qs_log_limit) q->cq_beyond = at.last_start;
         bool unnamed = at.lost >= 0 && (i == n - 1 || units < f.units);
         if (code == 0 && (unsound || unnamed)) code = step_back(q, &f, base, &before, &at, e);
         f.io->close(f.io, f.fd);

@@ -99,6 +99,7 @@ typedef struct ps_queue {
     int64_t cq_next;                 /* next offset to be assigned; append lock */
     int64_t cq_last_start;           /* as opened: start of the last record indexed, -1 none */
     int64_t cq_first_start;          /* as opened: of the first unit's record, -1 none */
+    int64_t cq_beyond;               /* as opened: of a record beyond qs_log_limit, -1 none */
     bool cq_hole; /* units are missing that the log may hold; set and settled by recovery */
     bool cq_sealed; /* readers: it had a hole, so that its files count only up to where it began */
     _Atomic int64_t cq_flushed;      /* offset below which units are on the disk */

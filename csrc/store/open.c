@@ -188,8 +188,11 @@ static int open_index(ps_store *s, ps_report *report, ps_error *e) {
 static int make_root(ps_store *s, ps_error *e) {
     char path[PATH_MAX];
     int code = ps_make_folders(s->st_io, s->st_root, true, e);
-    for (int32_t i = 0; i < s->st_log.lg_dirs.count && code == 0; i++)
-        code = ps_make_folders(s->st_io, s->st_log.lg_dirs.path[i], true, e);
+    ps_dirs *log = &s->st_log.lg_dirs;
+    for (int32_t i = 0; i < log->count && code == 0; i++) {
+        log->made[i] = s->st_io->access(s->st_io, log->path[i], F_OK) < 0;
+        code = ps_make_folders(s->st_io, log->path[i], true, e);
+    }
     snprintf(path, sizeof path, "%s/consumequeue", s->st_root);
     return code < 0 ? code : ps_make_folders(s->st_io, path, true, e);
 }
@@ -254,7 +257,15 @@ static int take_places(ps_store *s, ps_error *e) {
     return code;
 }
 
+/* A folder of the log that was not there is not left to be taken for one that is mounted. */
+static void unmake_log_folders(ps_store *s) {
+    ps_dirs *log = &s->st_log.lg_dirs;
+    for (int32_t i = 0; i < log->count; i++)
+        if (log->made[i]) (void)s->st_io->rmdir(s->st_io, log->path[i]); /* only if empty */
+}
+
 static ps_store *give_up(ps_store *s) {
+    unmake_log_folders(s);
     ps_store_abandon(s);
     ps_store_free(s);
     return NULL;

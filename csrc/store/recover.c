@@ -701,6 +701,16 @@ static int sync_scanned(scan *c, ps_error *e) {
     return 0;
 }
 
+/* Before segments are deleted: units of a segment that is gone say that it is missing. */
+static int sync_queues(ps_store *s, ps_error *e) {
+    ps_queue **queues;
+    int code = 0;
+    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
+    for (int32_t i = 0; i < n && code == 0; i++) code = ps_queue_flush(queues[i], 0, e);
+    free(queues);
+    return code;
+}
+
 static int correct_queues(ps_store *s, ps_error *e) {
     ps_queue **queues;
     int code = 0;
@@ -771,20 +781,66 @@ static int recover_log(scan *c, bool abnormal, ps_error *e) {
     if (code >= 0)
         code = cut_queues(s, c->at, c->report, "the records are beyond the end of the log", e);
     if (code >= 0) code = abnormal ? sync_scanned(c, e) : 0;
+    if (code >= 0 && ps_segments_base(&s->st_log.lg_files, -1) > c->at) code = sync_queues(s, e);
     if (code >= 0) code = ps_log_set_end(&s->st_log, c->at, &s->st_aside, &bytes_cut, e);
     if (code >= 0) code = ps_tombstones_trim(s, c->at, e);
     if (code >= 0) report_end(c, bytes_cut);
     return code < 0 ? (int)code : 0;
 }
 
-/* Queues have messages, and nothing is left of their log: a folder that is not mounted, or not the
- * one of the settings, looks like this. As an empty log it would take the queues and the groups'
- * offsets with it. */
+/* Whether whole records, and the blank after them, fill the last segment: only then may there have
+ * been a next one that had messages. */
+static bool last_segment_is_full(ps_store *s, ps_error *e) {
+    int64_t at = ps_segments_base(&s->st_log.lg_files, -1);
+    ps_mapfile *mf = ps_segments_find(&s->st_log.lg_files, at, e);
+    if (mf == NULL) return false; /* the scan meets it, too, and says so */
+    int64_t end = mf->mf_base + mf->mf_size;
+    ps_rec_outcome o = PS_REC_OK;
+    while (o == PS_REC_OK && at < end) {
+        ps_record r;
+        o = ps_record_check(mf->mf_map + (at - mf->mf_base), end - at, at, 0, &r);
+        if (o == PS_REC_OK || (o == PS_REC_BLANK && r.size == end - at)) at += r.size;
+    }
+    ps_mapfile_unref(mf);
+    return at == end;
+}
+
+/* furthest_unit, also where the files of the log end before it. */
+static int64_t furthest_named(ps_store *s) {
+    ps_queue **queues;
+    int64_t furthest = furthest_unit(s);
+    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
+    for (int32_t i = 0; i < n; i++)
+        if (queues[i]->cq_beyond > furthest) furthest = queues[i]->cq_beyond;
+    free(queues);
+    return furthest;
+}
+
+/* Queues have messages, and their part of the log is gone from its first segment on, or after a
+ * full one: a folder that is not mounted, or not the one of the settings, looks like this. Taken
+ * for the end of the log, it would take the queues and the groups' offsets with it, and new
+ * messages the places of those that are elsewhere. A crash does not look like this: a segment is
+ * made durable before its first record is written, a deleted one after the queues are cut; Java's
+ * are made ahead, while the one before is filled. */
 static int check_log_is_there(ps_store *s, ps_error *e) {
-    if (s->st_log.lg_files.ss_count > 0 || furthest_unit(s) < 0) return 0;
-    return ps_fail(e, PS_E_NOT_ADJACENT, 0, furthest_unit(s), s->st_log.lg_dirs.path[0],
-                   "the log has no segment, and the queues have messages of it: if it is lost for"
-                   " good, move consumequeue and index elsewhere");
+    ps_segments *files = &s->st_log.lg_files;
+    int64_t furthest = furthest_named(s), first, end;
+    if (furthest < 0) return 0;
+    if (files->ss_count == 0)
+        return ps_fail(e, PS_E_NOT_ADJACENT, 0, furthest, s->st_log.lg_dirs.path[0],
+                       "the log has no segment, and the queues have messages of it: if it is lost"
+                       " for good, move consumequeue and index elsewhere");
+    end = ps_segments_base(files, -1) + files->ss_file_size;
+    if (furthest < end || !last_segment_is_full(s, e)) return e->code;
+    if (s->st_readonly) { /* a writer may have gone on since the segments were listed */
+        int code = ps_log_refresh(&s->st_log, &first, e);
+        if (code < 0) return code;
+        if (ps_segments_base(files, -1) >= end) return check_log_is_there(s, e);
+    }
+    return ps_fail(e, PS_E_NOT_ADJACENT, 0, end, s->st_log.lg_dirs.path[0],
+                   "the segment %020" PRId64 " is in no folder of the log, and the queues have"
+                   " messages of it or of later ones",
+                   end);
 }
 
 /* Files of queues that begin later than at 0 would come after what is put there. */

@@ -285,7 +285,7 @@ class TimeGoesBackFinding(Finding):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingSegmentFinding(Finding):
-    """A file of the log is missing between others."""
+    """A file of the log is missing, between others or at the end."""
 
     about: ClassVar[Kind] = Kind(
         "missing-segment",
@@ -293,8 +293,8 @@ class MissingSegmentFinding(Finding):
         "log",
         Mend.REPAIR,
         "",
-        "a file of the log is missing between others",
-        "starts, and stops reading at the gap",
+        "a file of the log is missing, between others or at the end",
+        "starts, and the log ends there",
         "put the file back, or pystore repair STORE",
     )
     severity: Severity = Severity.ERROR

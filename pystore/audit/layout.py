@@ -307,13 +307,14 @@ def _check_names(layout: Layout) -> None:
         at += 1
 
 
-def _check_folders(layout: Layout, folders: list[Path]) -> None:
+def check_folders(layout: Layout, folders: list[Path]) -> None:
     """Finds a folder of the log that is missing together with segments: most likely a disk that is
     not mounted. Before the first of its segments is made, it need not be there."""
     gaps = any(isinstance(f, MissingSegmentFinding) for f in layout.findings)
+    found = {f.file for f in layout.findings if isinstance(f, LogFolderFinding)}
     for folder in folders:
-        if not folder.is_dir() and (gaps or os.path.lexists(folder)):
-            there = os.path.lexists(folder)
+        there = os.path.lexists(folder)
+        if layout.name(folder) not in found and not folder.is_dir() and (gaps or there):
             fault = FileFault.NOT_A_DIRECTORY if there else FileFault.MISSING
             layout.found(LogFolderFinding, folder, fault=fault)
 
@@ -345,7 +346,7 @@ def _segments(layout: Layout, settings: Settings) -> None:
         if before.number + size < after.number:
             layout.found(MissingSegmentFinding, f"commitlog/{before.number + size:020d}",
                          start=before.number + size, end=after.number)  # fmt: skip
-    _check_folders(layout, folders)
+    check_folders(layout, folders)
     layout.segments = files
     _check_names(layout)
 

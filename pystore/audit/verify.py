@@ -26,6 +26,7 @@ from pystore.audit.kinds import (
     LightNamesFinding,
     LightUnitsFinding,
     MissingKeysFinding,
+    MissingSegmentFinding,
     MissingUnitsFinding,
     NotDispatchedFinding,
     StrayFileFinding,
@@ -33,7 +34,7 @@ from pystore.audit.kinds import (
     TornTailFinding,
     UnitsBeyondFinding,
 )
-from pystore.audit.layout import Layout, is_circle, look
+from pystore.audit.layout import Layout, check_folders, is_circle, look
 from pystore.audit.metadata import (
     Beside,
     believable,
@@ -43,6 +44,7 @@ from pystore.audit.metadata import (
 )
 from pystore.audit.nextopen import NextOpen
 from pystore.native import ffi, lib
+from pystore.settings import Settings
 
 __all__ = ["verify"]
 
@@ -95,6 +97,7 @@ def verify(
         steps.rivals()
         steps.recount(steps.differing(everywhere=deep))
     _sum_up(audit, layout, facts)
+    _cut_off(audit, layout, facts, given)
     check_checkpoint(layout, max((f.last_time for f in facts), default=-1))
     ends = _ends(audit, steps.max_offsets())
     check_offsets(layout, beside, ends, audit.not_dispatched, live)
@@ -148,6 +151,22 @@ def _sum_up(audit: Audit, layout: Layout, facts: list[SegmentFacts]) -> None:
     audit.keys = sum(audit.segment_keys)
     audit.not_dispatched = sum(f.units_pending for f in facts)
     audit.not_indexed = sum(f.keys_pending for f in facts)
+
+
+def _cut_off(audit: Audit, layout: Layout, facts: list[SegmentFacts], given: Settings) -> None:
+    """Finds segments that are missing after the last one: it is full, and units point to what came
+    after it. A writer that is at work has made them since the folders were listed."""
+    if audit.state == "live" or not facts or not facts[-1].blank:
+        return
+    size = layout.segment_size
+    end = layout.segments[-1].number + size
+    beyond = [f.points_to for f in audit.findings
+              if isinstance(f, UnitsBeyondFinding) and f.points_to >= end]  # fmt: skip
+    if facts[-1].end != end or not beyond:
+        return
+    until = end + ((max(beyond) - end) // size + 1) * size
+    layout.found(MissingSegmentFinding, f"commitlog/{end:020d}", start=end, end=until)
+    check_folders(layout, given.commitlog_dirs(layout.root))
 
 
 def _pending(audit: Audit, layout: Layout, facts: list[SegmentFacts], indexed: bool) -> None:

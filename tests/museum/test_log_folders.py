@@ -131,6 +131,33 @@ def test_what_is_in_a_folder_that_is_away_is_not_lost(two, put, tmp_path):
     assert two.delivered() == 2000
 
 
+@pytest.mark.parametrize("crashed", [False, True], ids=["closed", "crashed"])
+@pytest.mark.parametrize("mounted", [False, True], ids=["no folder", "an empty folder"])
+def test_a_log_without_its_last_segments_is_refused(two, crashed, mounted, tmp_path):
+    """They are in a folder that is not mounted. The log would end before them, and new messages
+    would take their places in the log and in the queues."""
+    (two.b / two.segment(1).name).rename(two.a / two.segment(1).name)
+    two.segment(4).rename(two.b / two.segment(4).name)
+    shutil.copytree(two.b, tmp_path / "away")
+    shutil.rmtree(two.b)
+    if mounted:
+        two.b.mkdir()
+    if crashed:
+        (two.root / "abort").touch()
+    before = two.files()
+    for opens in (pystore.Reader, pystore.open):
+        with pytest.raises(pystore.MissingSegment, match=f"segment {3 * SEGMENT:020d} is in no"):
+            opens(two.root, **two.settings)
+    assert two.files() == before
+    assert {"missing-segment", "units-beyond"} <= two.kinds()
+    if mounted:  # else the folder is named: see above
+        two.repair()
+        assert 0 < two.delivered() < 2000, "after a repair it goes on without them"
+    else:
+        shutil.copytree(tmp_path / "away", two.b)
+        assert two.delivered() == 2000
+
+
 def test_a_folder_that_loops_is_named(two):
     shutil.rmtree(two.b)
     two.b.symlink_to("b")

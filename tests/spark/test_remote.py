@@ -188,6 +188,11 @@ def test_what_is_no_closed_store_is_refused(bucket, tmp_path, log):
     with pytest.raises(SourceError, match=r"commitlog/notes\.txt is not a segment"):
         rows(bucket(log, "stray"))
     (log / "commitlog/notes.txt").unlink()
+    last = max((log / "commitlog").iterdir())
+    kept = last.rename(log / "kept")
+    with pytest.raises(SourceError, match=f"{last.name}, which is not there"):
+        rows(bucket(log, "cut"))
+    kept.rename(last)
     (log / "abort").touch()
     with pytest.raises(SourceError, match="that was running or crashed"):
         rows(bucket(log, "crashed"))
