@@ -25,7 +25,9 @@ from typing import Any, NamedTuple
 import pystore
 from pystore.cold.places import INDEX_TOPIC, MANIFESTS, cluster_of
 from pystore.files import FILE_MODE, make_folders, new_file
+from pystore.format.names import LIGHT_PREFIX
 from pystore.format.units import NO_RECORD, UNIT
+from pystore.native import lib
 from spark_ext.errors import SourceError
 from spark_ext.options import StoreSettings
 
@@ -126,6 +128,7 @@ class _Mirror:
 
     def __init__(self, remote: _Remote) -> None:
         self._remote = remote
+        self.url = remote.url
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")
         name = hashlib.sha256(json.dumps([remote.url, boot, remote.files]).encode()).hexdigest()
         self.path = _cache_folder() / name[:32]
@@ -154,6 +157,7 @@ class _Mirror:
         for base in (min(self._log), max(self._log)):
             self.fetch([(base, base + 1)])
         self._fetch_tail()
+        self._fetch_unlinked()
 
     def _fetch_tail(self) -> None:
         """Fetches the log from the last message of any queue on, which opening a reader walks."""
@@ -171,6 +175,36 @@ class _Mirror:
             if not any(map(any, self._pieces(at, step))):
                 return
             at = step
+
+    def _fetch_unlinked(self) -> None:
+        """Fetches what an open compares queues with, unless their writer has noted how far they
+        reach: the end of each segment whose units are a chain, as csrc/store/coverage.c has it,
+        and all of any other segment."""
+        if lib.ps_queues_are_noted(os.fsencode(self.path)):
+            return
+        units = self._units()
+        for base in self._log:
+            end = base + self._size
+            places, ends = units[(units[:, 0] >= base) & (units[:, 0] < end)].T
+            linked = len(places) and places[0] == base and (places[1:] == ends[:-1]).all()
+            self.fetch([(int(ends[-1]), min(end, int(ends[-1]) + 1)) if linked else (base, end)])
+
+    def _units(self) -> Any:
+        """Returns start and end of each unit's record, in their order: an array of two columns."""
+        import numpy as np
+
+        found = [np.empty((0, 2), np.int64)]
+        for file in self._remote.files:
+            folder, _, rest = file.name.partition("/")
+            if folder == "consumequeue" and not rest.startswith(LIGHT_PREFIX):
+                data = (self.path / file.name).read_bytes()
+                data = data[: len(data) // UNIT.size * UNIT.size]
+                raw = np.frombuffer(data, [("at", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+                raw = raw[(raw["size"] > 0) & (raw["size"] != NO_RECORD)]
+                starts = raw["at"].astype(np.int64)
+                found.append(np.column_stack((starts, starts + raw["size"])))
+        units = np.concatenate(found)
+        return units[units[:, 0].argsort()]
 
     def _pieces(self, start: int, end: int) -> Iterator[bytes]:
         """Yields bytes of the mirrored log."""
@@ -241,12 +275,19 @@ def _runs(blocks: list[int]) -> Iterator[tuple[int, int]]:
 class RemoteReader(pystore.Reader):
     """A reader of a mirror, which fetches what it is asked for first."""
 
-    #: The log is not there yet.
-    _compares_queues = False
-
     def __init__(self, mirror: _Mirror, settings: StoreSettings) -> None:
+        """Raises: SourceError for queues that lack messages of the log: a reader of files makes
+        them again from the log, which is not here."""
         self._mirror = mirror
         super().__init__(mirror.path, **dict(settings))
+        for item in self.report.items:
+            if item.action == pystore.Action.SKIPPED and item.what.startswith("consumequeue/"):
+                self.close()
+                raise SourceError(
+                    f"{mirror.url}: {item.what} lacks messages of the log from offset {item.start}"
+                    " on: mend the store with `pystore repair` or a start of its broker, and copy"
+                    " it again"
+                )
 
     def refresh(self) -> None:
         """Does nothing: a mirror stays what it is, and who plans or begins a task opens it

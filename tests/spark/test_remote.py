@@ -200,6 +200,22 @@ def test_what_is_no_closed_store_is_refused(bucket, tmp_path, log):
         rows("nowhere://host/store")
 
 
+@pytest.mark.parametrize("noted", [True, False], ids=["ours", "as Java leaves it"])
+def test_a_copy_whose_queues_lack_messages_is_refused(bucket, log, noted):
+    """A reader of files makes them again from the log, which is not here."""
+    if not noted:
+        (log / "queueEnds").unlink()
+    queue = log / "consumequeue/t/0"
+    first = min(queue.iterdir())
+    units = first.read_bytes()
+    first.write_bytes(units[:200] + bytes(len(units) - 200))
+    with pytest.raises(SourceError, match=r"consumequeue/t/0 lacks messages .* `pystore repair`"):
+        rows(bucket(log, "short"))
+    shutil.rmtree(queue)
+    with pytest.raises(SourceError, match=r"consumequeue/t/0 lacks messages .* `pystore repair`"):
+        rows(bucket(log, "gone"))
+
+
 @pytest.mark.parametrize(
     "given", [{"keys": "k"}, {"timers": "pending"}, {"storePathCommitLog": "/log"}]
 )
