@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -284,6 +287,44 @@ def test_a_deletion_reaches_a_slave_before_it_next_asks_by_itself(
     assert "gone" in slave.services.topics
     assert ask(master, Code.DELETE_TOPIC_IN_BROKER, {"topic": "gone"}).code == 0
     until(lambda: "gone" not in slave.services.topics, "the deletion")
+
+
+def test_a_slave_that_keeps_what_it_did_as_a_master_takes_what_tools_make(
+    pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in sync as the master returns, before that has asked what was done in its place."""
+    master, slave = pair
+    monkeypatch.setattr(slave.services.replication, "is_held", lambda: True)
+    assert make_topic(master, "meanwhile").code == 0
+    assert "meanwhile" in slave.services.topics
+
+
+def test_a_slave_hears_of_changes_before_the_master_counts_on_it(
+    pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No topic is made for good that it neither asked for nor was told of."""
+    master, slave = pair
+    replication = slave.services.replication
+    assert replication is not None and replication.slave is not None
+    follower, begins = replication.slave, replication.slave._hand_over
+    waits, goes_on = threading.Event(), asyncio.Event()
+
+    async def begin(sock: socket.socket) -> None:
+        waits.set()
+        await goes_on.wait()
+        await begins(sock)
+
+    async def do(work: Callable[[], None]) -> None:
+        work()
+
+    monkeypatch.setattr(follower, "_hand_over", begin)
+    slave.run(do(follower.again))
+    assert waits.wait(BOUND_S)
+    assert make_topic(master, "before").code == 0
+    until(lambda: "before" in slave.services.topics, "the topic")
+    assert not follower.follows
+    slave.run(do(goes_on.set))
+    until(lambda: follower.follows, "the stream")
 
 
 def test_nobody_is_believed_but_the_master_that_is_followed(pair: tuple[Broker, Broker]) -> None:

@@ -107,12 +107,13 @@ class Replication:
         self._soon: asyncio.TimerHandle | None = None
         #: This broker follows nobody any more.
         self._over = asyncio.Event()
-        #: Whether a slave does not take over what the master has just now.
+        #: Whether a slave keeps what it did itself just now: how far consumers and deliveries are.
         self.is_held: Callable[[], bool] = lambda: False
         if is_slave(config):
             self.slave = HaSlave(
                 store, config, self._known, self._ask, elected, self._epochs, self._ha_address
             )
+            self.slave.before_following = self._take_made
             self.slave.on_followed = self.synchronize
             self._synchronizer = Synchronizer(
                 self._ask_while_following, store, topics, groups, offsets
@@ -160,9 +161,8 @@ class Replication:
         """Takes what the master has beside its log: a job of slaves, every few seconds; and at
         once, when a master is followed. Topics, groups and offsets are those of a log: a slave that
         refuses a master's takes none of it."""
-        if self.slave is None or self.is_held():
-            return
-        if self.slave.followed and not self._is_synchronizing:
+        slave = self.slave
+        if slave is not None and slave.followed and not self._is_synchronizing:
             self._synchronizing = asyncio.get_running_loop().create_task(self._take_once())
 
     @property
@@ -172,10 +172,16 @@ class Replication:
     async def _take_once(self) -> None:
         clock, self._is_behind = asyncio.get_running_loop().time, False
         began = clock()
-        await self._synchronizer.once()
+        await self._synchronizer.once(made_only=self.is_held())
         self._rests_until = clock() + _RESTS * (clock() - began)
         if self._is_behind:
             self._synchronize_soon()
+
+    async def _take_made(self) -> None:
+        """Takes what tools have made at the master. That counts on this slave from the stream's
+        first bytes on, and from this question on tells it what is made (notices.py): there is
+        nothing in between that both of them miss. What fails is logged, and asked for again."""
+        await self._synchronizer.once(made_only=True)
 
     async def hear_of_change(self, peer: Peer, command: Command) -> Command:
         """Takes what the master that is followed says of topics and groups that have changed
@@ -183,7 +189,7 @@ class Replication:
 
         def may() -> bool:
             followed = self.slave.followed if self.slave is not None else ""
-            return not self.is_held() and self._asker.is_asked_over(followed, peer)
+            return self._asker.is_asked_over(followed, peer)
 
         if command.flag_of("again") and may() and not self._is_behind:
             self._is_behind = True

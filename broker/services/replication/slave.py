@@ -149,8 +149,11 @@ class HaSlave:
         #: Our log and that of the master part.
         self.diverged = False
         self.connected = ""
-        #: The main port of the master whose log is taken just now; empty: nobody's is.
+        #: The main port of the master whose log is taken just now, or is about to be; empty:
+        #: nobody's is.
         self.followed = ""
+        #: Awaited when a master's log was found to be ours so far, before it is taken.
+        self.before_following: Callable[[], Awaitable[None]] | None = None
         #: Called when a master's log begins to be taken.
         self.on_followed: Callable[[], None] | None = None
         #: Since it was told of this master.
@@ -298,9 +301,17 @@ class HaSlave:
     async def follow_once(self) -> None:
         """Follows until the connection is over. Raises: OSError and TimeoutError, when it is;
         Diverged; StoreError, when the log cannot be taken."""
-        if self._elected is not None:
-            await self._follow_by_epochs(self._elected.number)
-            return
+        try:
+            if self._elected is not None:
+                await self._follow_by_epochs(self._elected.number)
+            else:
+                await self._follow_by_records()
+        finally:
+            self.followed = ""
+
+    async def _follow_by_records(self) -> None:
+        """Follows where the last record here tells whether two logs are one. Raises: as
+        follow_once."""
         address = self.connected = self._config["haMasterAddress"] or await self._ha_address()
         if not address:
             raise OSError("no name server knows a master of this broker's name, and"
@@ -311,10 +322,11 @@ class HaSlave:
             await self._join(sock)
             if master:
                 await self._show_end()
+            await self._begin_to_follow(master)
         except BaseException:
             sock.close()
             raise
-        await self._hand_over(sock, master)
+        await self._hand_over(sock)
 
     async def _join(self, sock: socket.socket) -> None:
         """Compares, and begins an empty log, unless the master keeps this broker out: it has closed
@@ -383,10 +395,11 @@ class HaSlave:
                 raise _kept_out(sock.getsockname()[0]) from None
             await self._agree(theirs.epochs, theirs.end)
             self._their_end = theirs.end
+            await self._begin_to_follow(master)
         except BaseException:
             sock.close()
             raise
-        await self._hand_over(sock, master)
+        await self._hand_over(sock)
 
     async def _agree(self, theirs: list[Epoch], their_end: int) -> None:
         """Cuts this log where it stops being the master's, and takes its epochs. Raises: Diverged,
@@ -416,9 +429,13 @@ class HaSlave:
                 raise OSError("retention has deleted the beginning of its log just now")
             await self._begin(begin, ends, b"")
 
-    async def _hand_over(self, sock: socket.socket, master: str) -> None:
-        """Follows until the connection is over. master: the main port of the one whose log was
-        found to be ours so far."""
+    async def _begin_to_follow(self, master: str) -> None:
+        self.followed = master
+        if self.before_following is not None:
+            await self.before_following()
+
+    async def _hand_over(self, sock: socket.socket) -> None:
+        """Follows until the connection is over."""
         conf, began_s, began = stream_conf(self._config), time.monotonic(), self.state()[0]
         kept = with_epochs(conf, self._epochs) if self._elected is not None else None
         loop, told, error = asyncio.get_running_loop(), os.eventfd(0), ffi.new("ps_error *")
@@ -432,7 +449,6 @@ class HaSlave:
             if handle == ffi.NULL:
                 raise_error(error[0], error.code)
             self._handle, self.problem, self.diverged = handle, "", False
-            self.followed = master
             self.has_followed, self.refused = True, False
             quiet.info("follows", "Follows the master at %s", self.connected)
             if self.on_followed is not None:

@@ -38,7 +38,8 @@ __all__ = ["Ask", "OffsetChange", "Synchronizer", "subscribed"]
 
 quiet = RateLimitedLogger(SafeLogger(__name__))
 
-#: Tables whose dataVersion decides which of master and slave knows more (TakingBack of Java's).
+#: Tables of how far consumers and deliveries are, whose dataVersion decides which of master and
+#: slave knows more (TakingBack of Java's).
 _VERSIONS = {
     RequestCode.GET_ALL_CONSUMER_OFFSET: "offsets", RequestCode.GET_ALL_DELAY_OFFSET: "delays",
 }  # fmt: skip
@@ -117,13 +118,13 @@ class Synchronizer:
         #: one's answer.
         self._round = asyncio.Lock()
 
-    async def once(self) -> list[str]:
+    async def once(self, *, made_only: bool = False) -> list[str]:
         """Takes all of it, after a round that runs; what fails is logged and returned, and the rest
-        goes on."""
+        goes on. made_only: what tools make, and not how far consumers and deliveries are."""
         async with self._round:
-            return await self._take_all()
+            return await self._take_all(made_only)
 
-    async def _take_all(self) -> list[str]:
+    async def _take_all(self, made_only: bool) -> list[str]:
         problems = []
         for code, take in (
             (RequestCode.GET_ALL_TOPIC_CONFIG, self._take_topics),
@@ -132,6 +133,8 @@ class Synchronizer:
             (RequestCode.GET_ALL_DELAY_OFFSET, self._take_delays),
             (RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, self._take_modes),
         ):
+            if made_only and code in _VERSIONS:
+                continue
             try:
                 end = self._store.info().log_max  # records of the log move offsets, too
                 answer = await self._ask(Command(code, _MORE.get(code, {})))
@@ -157,7 +160,8 @@ class Synchronizer:
             except (OSError, TimeoutError, ValueError, StoreError, Refused) as failed:
                 problems.append(f"request {code}: {reason_of(failed)}")
                 quiet.warning(code, "To the master, %s", problems[-1])
-        for what, look in (("Users", self._look_at_users), ("Subscriptions", self._subscriptions)):
+        looks = [("Users", self._look_at_users), ("Subscriptions", self._subscriptions)]
+        for what, look in looks[:1] if made_only else looks:
             try:
                 await look()
             except (OSError, TimeoutError, ValueError, StoreError) as failed:
