@@ -192,6 +192,12 @@ def cpu_s(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)
 
 
+def scheduled_s(thread: int) -> tuple[float, float]:
+    """Seconds that a thread has run, and that it could have and others ran."""
+    ran, waited, _ = Path(f"/proc/{thread}/schedstat").read_text().split()
+    return int(ran) / 1e9, int(waited) / 1e9
+
+
 def family_cpu_s() -> float:
     """Processor time of this process and all below it: the virtual machine, daemons, workers.
 

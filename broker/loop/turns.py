@@ -296,14 +296,15 @@ class _Steps:
 
 class Pieces:
     """Divides work on the loop: ``await pieces.next()`` between two pieces lets other work have its
-    turn once this one took long enough."""
+    turn once this one took piece_s. rest_s: nothing is done for so long then, of what is not
+    urgent: network threads need the core and the processor, too, which no turn gives them."""
 
-    def __init__(self) -> None:
-        self._began = monotonic()
+    def __init__(self, piece_s: float = PIECE_S, rest_s: float = 0.0) -> None:
+        self._piece_s, self._rest_s, self._began = piece_s, rest_s, monotonic()
 
     async def next(self) -> None:
-        if monotonic() - self._began >= PIECE_S:
-            await asyncio.sleep(0)
+        if monotonic() - self._began >= self._piece_s:
+            await asyncio.sleep(self._rest_s)
             self._began = monotonic()
 
 

@@ -4,8 +4,9 @@ at no cost; this loads it at the start and brings what changed into the metadata
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 
 from broker.hot.core import Core, OffsetRow
 from broker.loop.rate_limited_log import RateLimitedLogger
@@ -69,8 +70,6 @@ class ConsumerOffsets:
         self._core = core
         #: Queues and their offsets, by group and topic.
         self._unsaved: dict[tuple[str, str], dict[int, int]] = {}
-        #: Groups and topics that are forgotten here, and on the disk not yet.
-        self._gone: list[tuple[str, str]] = []
         #: Whether records of the log move offsets too (those of POP): the end of the log up to
         #: which they have is kept beside them then.
         self.is_marked = False
@@ -127,25 +126,30 @@ class ConsumerOffsets:
         self._core.commit_offset(group, topic, queue, target)
         self._core.reset_offset(group, topic, queue, target)
 
-    def are_gone(self, groups: Iterable[str], topic: str) -> None:
-        """Notes that the core has forgotten what these groups had of a topic; forget_on_disk()
-        brings it to the disk."""
-        for group in groups:
-            self._unsaved.pop((group, topic), None)
-            self._gone.append((group, topic))
-
-    async def forget_on_disk(self) -> None:
-        """Forgets on the disk what are_gone() has noted, but for what has come anew. Raises:
-        StoreError."""
+    @contextlib.asynccontextmanager
+    async def forgetting(
+        self, groups: Collection[str], queues: Iterable[str], turns: Pieces
+    ) -> AsyncIterator[None]:
+        """Forgets what groups have of light queues on the disk, before the block has the core
+        forget it: a crash in between leaves no offset of a queue that is gone, which would skip
+        messages of a new one of its name. What the core still has after the block is written again.
+        Raises: StoreError."""
         async with self._writing:
-            gone, self._gone = self._gone, []
-            gone = [pair for pair in gone if self._core.offset(*pair, 0) is None]
-            await asyncio.to_thread(self._forget_pairs, gone)
-
-    def _forget_pairs(self, pairs: Iterable[tuple[str, str]]) -> None:
-        with self._metadata.batch():
-            for group, topic in pairs:
-                self._metadata.offsets.delete(group, topic)
+            have = list[tuple[str, str]]()
+            for pair in ((group, queue) for queue in queues for group in groups):
+                await turns.next()
+                if self._core.offset(*pair, 0) is not None:
+                    have.append(pair)
+            if have:
+                await asyncio.to_thread(self._metadata.offsets.delete_pairs, have)
+            try:
+                yield
+            finally:
+                for pair in have:
+                    self._unsaved.pop(pair, None)
+                    offset = self._core.offset(*pair, 0)
+                    if offset is not None:
+                        self._unsaved[pair] = {0: offset}
 
     async def delete(self, group: str | None = None, topic: str | None = None) -> None:
         """Deletes the offsets of a group, of a topic, or of both together. Records from before do

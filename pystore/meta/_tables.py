@@ -221,15 +221,23 @@ class Offsets:
         """
         if group is None and topic is None:
             raise BadArgument("give the group or the topic whose offsets to delete")
-        meta, count = self._meta, 0
+        with self._meta._lock:  # nothing comes between the two
+            pairs = [
+                pair
+                for pair, _ in self._of(group, topic)
+                if group in (None, pair.partition(AT)[2]) and topic in (None, pair.partition(AT)[0])
+            ]
+            return self._remove(pairs)
+
+    def delete_pairs(self, pairs: Iterable[tuple[str, str]]) -> int:
+        """Removes the offsets of each of these groups in a topic; returns how many queues. Raises:
+        ReadOnly, StoreClosed."""
+        return self._remove(f"{topic}{AT}{group}" for group, topic in pairs)
+
+    def _remove(self, pairs: Iterable[str]) -> int:
+        meta = self._meta
         with meta._write() as txn:
-            rows = meta._rows("offsets")
-            both = group is not None and topic is not None
-            for pair in (f"{topic}{AT}{group}",) if both else rows:
-                of_topic, _, of_group = pair.partition(AT)
-                if group not in (None, of_group) or topic not in (None, of_topic):
-                    continue
-                count += rows.remove_pair(pair)
+            count: int = meta._rows("offsets").remove_pairs(pairs)
             if count:
                 meta._bump("offsets", txn)
         return count

@@ -15,7 +15,7 @@ _READ_BYTES = 512 << 10
 _READ_MAX = 64
 _NEWS_BYTES = 64 << 10
 #: Of names of queues that have expired, that one call gives.
-_EXPIRED_BYTES = 4 << 10
+_EXPIRED_BYTES = 16 << 10
 
 
 class LightRecord(NamedTuple):

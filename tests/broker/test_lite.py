@@ -607,7 +607,7 @@ async def test_d21_lag_is_kept_at_messages_and_commits_and_over_a_restart(store_
         assert lag_of(lt) == (0, 0)
         lt.group()
         assert lag_of(lt) == (4, 2)
-        lt.lite.delete("%LMQ%$L$a", [GROUP])
+        await lt.lite.delete(["%LMQ%$L$a"], [GROUP], Pieces())
         assert lag_of(lt) == (2, 1)
         lt.p.broker.services.groups.delete(GROUP)
         assert lt.lite.registry.lags() == []
@@ -767,7 +767,7 @@ async def go_on(lt, rng):
             kind = rng.choice(["OFFSET", "TAIL_N"])
             await lt.add(name, option={"type": kind, "value": rng.randrange(4)})
         case "d":
-            lt.lite.delete(f"%LMQ%$L${name}", [GROUP, "h"])
+            await lt.lite.delete([f"%LMQ%$L${name}"], [GROUP, "h"], Pieces())
         case "e" if rng.randrange(3) == 0:
             lt.shift(40_000 * 60_000)
             await lt.lite.expire()

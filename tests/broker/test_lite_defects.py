@@ -107,6 +107,35 @@ async def test_d18_a_queue_whose_records_are_gone_goes_on_where_it_was(store_pat
         assert lt.lite.lights.range("%LMQ%$L$a") == (3, 4)
 
 
+async def test_d18_no_offset_of_a_lite_topic_that_expires_outlives_it_on_the_disk(
+    store_path, monkeypatch
+):
+    """After a crash it would skip messages of a new one of its name. One that got a message just
+    then stays, and so does its offset."""
+    queues = ["%LMQ%$L$a", "%LMQ%$L$b"]
+    by_hand = {"minLiteTTl": 1000, "liteTtlCheckInterval": 10**9}
+    async with lite_broker(store_path, expiration=1, **by_hand) as lt:
+        offsets, stored = lt.p.broker.services.offsets, lt.p.broker.store.metadata.offsets
+        await lt.send("a", "0")
+        await lt.send("b", "0")
+        for queue in queues:
+            offsets.commit(GROUP, queue, 0, 1)
+        await offsets.persist()
+        assert [stored.get(GROUP, queue, 0) for queue in queues] == [1, 1]
+        on_disk, delete = {}, lt.lite.registry.delete
+
+        def noted(queue, groups, before_ms):
+            on_disk[queue] = stored.get(GROUP, queue, 0)
+            return queue == queues[0] and delete(queue, groups, before_ms)
+
+        monkeypatch.setattr(lt.lite.registry, "delete", noted)
+        lt.shift(61_000)
+        assert await lt.lite.expire() == 1
+        assert on_disk == dict.fromkeys(queues)
+        await offsets.persist()
+        assert [stored.get(GROUP, queue, 0) for queue in queues] == [None, 1]
+
+
 async def test_d20_a_subscription_is_kept_wherever_the_messages_go_now(store_path):
     """Upstream answers 0 and forgets it, if another broker has the lite topic."""
     async with lite_broker(store_path) as lt:

@@ -15,6 +15,7 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Callable,
+    Collection,
     Iterable,
     Iterator,
     Mapping,
@@ -59,6 +60,9 @@ EXPIRATION = "lite.topic.expiration"
 _CLIENT_S = 180.0
 #: Between two looks at clients that are gone, and at those whose events had no room.
 _SWEEP_S = 10.0
+#: Of the work that deletes what has expired: a piece, and what is between two of them. A send
+#: waits for a piece, at the worst: the core's lock goes to who asks first when it is free.
+_PIECE_S, _RESTS_S = 0.0002, 0.001
 #: A client that has not polled for so long loses the events that wait for it.
 _AWAY_MS = 10_000
 #: So many clients there may be, however few subscriptions.
@@ -513,14 +517,17 @@ class LiteTopics:
 
     # ---- what goes ----
 
-    def delete(self, queue: str, groups: Iterable[str], before_ms: int = 0) -> bool:
-        """Deletes a lite topic, and what the groups keep of it, unless a message came since
-        before_ms. Returns whether it is gone. Raises: StoreError."""
-        have = [group for group in groups if self._offsets.get(group, queue, 0) is not None]
-        self.lights.make_room()  # not while network threads wait for the core
-        gone = self.registry.delete(queue, groups, before_ms)
-        if gone:
-            self._offsets.are_gone(have, queue)
+    async def delete(
+        self, queues: Collection[str], groups: Collection[str], turns: Pieces, before_ms: int = 0
+    ) -> int:
+        """Deletes lite topics, and what the groups keep of them, but for those to which a message
+        came since before_ms. Returns how many are gone. Raises: StoreError."""
+        gone = 0
+        async with self._offsets.forgetting(groups, queues, turns):
+            for queue in queues:
+                await turns.next()
+                self.lights.make_room()  # not while network threads wait for the core
+                gone += self.registry.delete(queue, groups, before_ms)
         return gone
 
     async def delete_below(self, parent: str) -> int:
@@ -528,33 +535,34 @@ class LiteTopics:
         of them back until the store is flushed. Raises: StoreError."""
         if not self.is_on:
             return 0
-        groups, gone = self.groups_of(parent), 0
+        groups, gone, turns, some = self.groups_of(parent), 0, Pieces(), list[str]()
         async for each in self.walk(parent):
-            gone += self.delete(each.name, groups)
-        if gone:
-            await self._offsets.forget_on_disk()
-        return gone
+            some.append(each.name)
+            if len(some) == _TOGETHER:
+                gone += await self.delete(some, groups, turns)
+                some.clear()
+        return gone + await self.delete(some, groups, turns)
 
     async def expire(self) -> int:
         """Deletes the lite topics whose last message is older than their topic says, and returns
         how many. Raises: StoreError."""
-        before, least, turns = self.expired, int(self._config["minLiteTTl"]), Pieces()
+        before, turns = self.expired, Pieces(_PIECE_S, _RESTS_S)
         for row in list(self._topics.all()):
-            minutes = int(row.attributes.get(EXPIRATION, "-1")) if is_lite(row.attributes) else -1
-            if minutes <= 0:
-                continue
-            now_ms, age_ms = self.now_ms(), max(minutes * 60_000, least)
-            groups, head = self.groups_of(row.name), queues_below(row.name)
-            gone = True
-            while gone and (names := self.lights.expired(head, now_ms, age_ms)):
-                gone = False  # of a lite topic there may be a message that nobody can read yet
-                for queue in names:
-                    await turns.next()
-                    if self.delete(queue, groups, now_ms - age_ms):
-                        self.expired, gone = self.expired + 1, True
-        if self.expired > before:
-            await self._offsets.forget_on_disk()
+            while gone := await self._expire_some(row.name, turns):
+                self.expired += gone
         return self.expired - before
+
+    async def _expire_some(self, parent: str, turns: Pieces) -> int:
+        """Deletes some of a topic's lite topics that are due, by what it says by now. 0: there are
+        no more, or their last messages are such that nobody can read yet. Raises: StoreError."""
+        row = self._topics.get(parent)
+        says = row.attributes if row is not None and is_lite(row.attributes) else {}
+        minutes = int(says.get(EXPIRATION, "-1"))
+        now_ms, age_ms = self.now_ms(), max(minutes * 60_000, int(self._config["minLiteTTl"]))
+        names = self.lights.expired(queues_below(parent), now_ms, age_ms) if minutes > 0 else []
+        if not names:
+            return 0
+        return await self.delete(names, self.groups_of(parent), turns, now_ms - age_ms)
 
     async def _expire_forever(self) -> None:
         while True:
