@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from benches.brokers import SEND_V2, frame
-from broker.wire.codes import RequestCode
+from broker.wire.codes import RequestCode, ResponseCode
 
 __all__ = ["GROUP", "PARENT", "PLAIN", "Got", "LiteWire", "name_of"]
 
@@ -20,6 +20,8 @@ PARENT, PLAIN, GROUP, CLIENT = "bench_lite", "bench_plain", "bench_lite_group", 
 _BODY = b"x" * 64
 _INVISIBLE_MS, _BROKER = 60_000, "broker-a"
 _TOGETHER = 1000
+#: Before what a busy broker has refused is sent again.
+_BUSY_S = 0.02
 _PLACE = re.compile(rb"INNER_MULTI_QUEUE_OFFSET\x01(\d+)")
 _NAME = re.compile(rb"__LITE_TOPIC\x01([^\x02]+)")
 
@@ -49,8 +51,8 @@ class LiteWire:
 
     # ---- frames ----
 
-    def put(self, code: int, ext: dict[str, object], body: bytes = b"") -> None:
-        self._sock.sendall(frame(code, ext, body))
+    def put(self, code: int, ext: dict[str, object], body: bytes = b"", opaque: int = 1) -> None:
+        self._sock.sendall(frame(code, ext, body, opaque))
 
     def get(self) -> tuple[dict[str, object], bytes]:
         """Returns header and body of the next answer; requests of the broker are passed over."""
@@ -104,23 +106,39 @@ class LiteWire:
             said += f"__LITE_TOPIC\x01{name}\x02"
         values = ("bench", PARENT if name is not None else PLAIN, "TBW102", 4, n % 4, 0,
                   int(time.time() * 1000), 0, said, 0, "false", 16)  # fmt: skip
-        self.put(SEND_V2, dict(zip("abcdefghijkl", values, strict=True)), _BODY)
+        self.put(SEND_V2, dict(zip("abcdefghijkl", values, strict=True)), _BODY, n)
 
     def sent(self) -> None:
         head, _ = self.get()
         assert head["code"] == 0, head
 
     def send_all(self, names: Iterable[str | None]) -> None:
-        under_way = 0
+        """Sends; once more what is refused because the broker is busy."""
+        under_way: dict[object, tuple[str | None, int]] = {}
         for n, name in enumerate(names):
             self.put_send(name, n)
-            under_way += 1
-            if under_way == self._under_way:
-                for _ in range(under_way):
-                    self.sent()
-                under_way = 0
-        for _ in range(under_way):
-            self.sent()
+            under_way[n] = name, n
+            if len(under_way) == self._under_way:
+                self._until_sent(under_way)
+        self._until_sent(under_way)
+
+    def _until_sent(self, under_way: dict[object, tuple[str | None, int]]) -> None:
+        while under_way:
+            head, _ = self.get()
+            again = under_way.pop(head["opaque"])
+            if head["code"] == ResponseCode.SYSTEM_BUSY:
+                time.sleep(_BUSY_S)
+                self.put_send(*again)
+                under_way[again[1]] = again
+            else:
+                assert head["code"] == 0, head
+
+    def until_dispatched(self, count: int, bound_s: float) -> None:
+        """Until so many lite topics can be read: Apache's broker answers sends before that."""
+        end = time.monotonic() + bound_s
+        while json.loads(self.ask(RequestCode.GET_BROKER_LITE_INFO))["currentLmqNum"] < count:
+            assert time.monotonic() < end, "messages are not dispatched"
+            time.sleep(0.1)
 
     # ---- subscriptions and pops ----
 
