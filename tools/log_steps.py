@@ -18,6 +18,8 @@ _CLIENT = "look at the client at that address"
 #: By the text of the line.
 STEPS: dict[str, str] = {
     # ---- lite topics ----
+    "%d messages came without a lite topic to topics of type LITE, %d in all to %.200s: groups of"
+    " lite topics do not get them": "name a lite topic in each send",
     "Lite topics do not expire just now: %s": _NOTHING,
     "Subscriptions to lite topics are not kept just now: %s": _WRITE,
     "Subscriptions to lite topics are not read: %s": "nothing; clients send them again",

@@ -316,6 +316,13 @@ _ROWS = (
         "raise {setting}, or: pystore admin topic create TOPIC --lite-minutes 60 -b {where}",
     ),
     DoctorCheck(
+        "lite-topic-missing",
+        "broker",
+        _W,
+        "groups of lite topics do not get them",
+        "name a lite topic in each send, or read {topic} by a group that is bound to no topic",
+    ),
+    DoctorCheck(
         "lite-topics-unread",
         "broker",
         _N,

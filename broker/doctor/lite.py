@@ -38,6 +38,9 @@ async def check_lite_topics(admin: AsyncAdmin, where: str) -> AsyncIterator[Diag
         return
     for found in _limits(facts, where):
         yield found
+    for topic, count in sorted(facts.plain_sends.items()):
+        text = f"{count} messages came to {topic} without a lite topic since the broker started"
+        yield diagnosed("lite-topic-missing", where, text, topic=topic)
     for topic in sorted(parents):
         (parent,) = await admin.lite_parent(topic)
         read = sum(lag.read for lag in facts.lags.values() if lag.topic == topic)

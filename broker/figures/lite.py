@@ -21,6 +21,8 @@ def add_lite(page: Page, s: Services) -> None:
     page.add("pystore_lite_topics_max", quota)
     page.add("pystore_lite_topics_expired_total", lite.expired)
     page.add("pystore_lite_names_skipped_total", lite.lights.skipped)
+    for topic, count in lite.plain_sends().items():
+        page.add("pystore_lite_plain_sends_total", count, topic=topic)
     page.add("pystore_lite_clients", totals.clients)
     page.add("pystore_lite_clients_overflowed", totals.overflowed)
     page.add("pystore_lite_subscriptions", totals.pairs)

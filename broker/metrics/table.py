@@ -303,6 +303,10 @@ _OURS = (
     ("lite_names_skipped_total", C, "", (),
      "names of light queues in records of another broker that can be no queue's",
      "csrc/store/lights.c"),
+    ("lite_plain_sends_total", C, "", ("topic",),
+     "messages that were sent to a topic of type LITE without a lite topic: no group of lite topics"
+     " gets them",
+     "csrc/sends/send.c"),
     ("lite_clients", G, "", (),
      "clients of lite topics, of all groups", "csrc/lite/litesubs.c"),
     ("lite_clients_overflowed", G, "", (),

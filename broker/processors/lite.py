@@ -354,6 +354,7 @@ class LiteProcessor:
             # Ours; Apache's tools pass over them.
             "enableLmqQuota": bool(settings["enableLmqQuota"]),
             "maxLiteSubscriptionCount": self._subscriptions_max,
+            "plainSends": lite.plain_sends(),
             "groupLag": {
                 each.group: {
                     "parentTopic": each.parent,

@@ -59,6 +59,7 @@ typedef struct ps_topic_entry {
     ps_slot te_slot;
     ps_inflow *te_in[PS_KINDS]; /* what was put; NULL: none yet */
     struct ps_tx_tally *te_tx; /* NULL: no transaction of it was decided */
+    int64_t te_plain;          /* messages that came without a lite topic, where it has some */
     char te_name[];            /* ends with 0x00 */
 } ps_topic_entry;
 

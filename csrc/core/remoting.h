@@ -50,6 +50,8 @@ void ps_core_leads_until(ps_core *core, int64_t until_ms);
 int ps_core_topic(ps_core *core, const char *name, int32_t len, int32_t read_queues,
                   int32_t write_queues, int32_t perm, int32_t flags, ps_error *error);
 void ps_core_forget_topic(ps_core *core, const char *name, int32_t len);
+/* Messages that were sent to a PS_TOPIC_LITE without a lite topic since it was published. */
+int64_t ps_core_plain_sends(ps_core *core, const char *topic, int32_t topic_len);
 
 #define PS_SUB_GROUP 1 /* pulls without a subscription use this one */
 #define PS_SUB_OWN 2   /* pulls may bring their own, of type TAG */

@@ -248,6 +248,14 @@ static int32_t kind_of(const putting *p) {
     return asks & (PS_ASKS_DELAY | PS_ASKS_TIME) ? PS_KIND_DELAY : PS_KIND_NORMAL;
 }
 
+static void count_put(const putting *p, ps_topic_entry *entry) {
+    ps_topic_entry *to = p->entry;
+    ps_count_put(p->c, entry, kind_of(p), p->count, p->bytes);
+    /* Who reads lite topics does not get it; several threads may count at once. */
+    if (to != NULL && (to->te_flags & PS_TOPIC_LITE) && p->s->lite.len == 0 && !p->again)
+        __atomic_fetch_add(&to->te_plain, p->count, __ATOMIC_RELAXED);
+}
+
 /* Where the message waits, or goes at once: it is counted there, as upstream does. */
 static ps_topic *place_message(putting *p, ps_message *m, ps_topic_entry **entry) {
     ps_core *c = p->c;
@@ -303,7 +311,7 @@ static int put_one(putting *p, ps_error *e) {
     if (p->key.len > 0)
         ps_core_dedup_add(c, (const char *)p->name.data, p->name.len, (const char *)p->key.data,
                           p->key.len, p->physical);
-    ps_count_put(c, counted, kind_of(p), p->count, p->bytes);
+    count_put(p, counted);
     return 0;
 }
 
@@ -353,7 +361,7 @@ static int put_batch(putting *p, ps_error *e) {
     if (p->once)
         ps_core_dedup_add_batch(c, (const char *)p->name.data, p->name.len, p->body.data,
                                 p->body.len, places, stored);
-    ps_count_put(c, p->entry, kind_of(p), p->count, p->bytes);
+    count_put(p, p->entry);
     return 0;
 }
 

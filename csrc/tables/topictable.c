@@ -64,6 +64,12 @@ int ps_core_topic(ps_core *c, const char *name, int32_t len, int32_t read_queues
     return 0;
 }
 
+int64_t ps_core_plain_sends(ps_core *c, const char *topic, int32_t topic_len) {
+    PS_CORE_HELD(c);
+    const ps_topic_entry *t = ps_core_find_topic(c, (const uint8_t *)topic, topic_len);
+    return t != NULL ? __atomic_load_n(&t->te_plain, __ATOMIC_RELAXED) : 0;
+}
+
 void ps_core_takes(ps_core *c, const char *topic, int32_t topic_len, int32_t kinds) {
     PS_CORE_HELD(c);
     ps_topic_entry *t = ps_core_find_topic(c, (const uint8_t *)topic, topic_len);

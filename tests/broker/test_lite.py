@@ -613,6 +613,22 @@ async def test_d21_lag_is_kept_at_messages_and_commits_and_over_a_restart(store_
         assert lt.lite.registry.lags() == []
 
 
+async def test_messages_without_a_lite_topic_are_taken_as_by_apache_and_told(store_path, caplog):
+    """5.5.0 answers 0 over remoting, and stores them where groups of lite topics do not look."""
+    async with lite_broker(store_path) as lt:
+        await lt.send("a", "0")
+        lt.lite.tell_plain()
+        for _ in range(2):
+            assert (await lt.p.send(b"plain", topic=PARENT)).code == 0
+        lt.lite.tell_plain()
+        lt.lite.tell_plain()
+        said = [each.getMessage() for each in caplog.records if "without" in each.getMessage()]
+        assert [each[:32] for each in said] == ["2 messages came without a lite t"]
+        assert lt.lite.plain_sends() == {PARENT: 2}
+        told = mqjson.loads(bytes((await lt.p.ask(Code.GET_BROKER_LITE_INFO)).body))
+        assert told["plainSends"] == {PARENT: 2}
+
+
 async def test_a_scrape_has_lite_topics_by_the_topic_they_are_below(store_path):
     async with lite_broker(store_path, metricsExporterType="PROM", metricsPromExporterPort=0) as lt:
         await lt.add("a", "b", "c")

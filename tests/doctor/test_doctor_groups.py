@@ -92,6 +92,11 @@ def test_lite_topics_that_nobody_reads_and_quotas_that_are_near(tmp_path: Path) 
             broker.create_group("lost", lite_of="gone")
             for topic, name in (("read", "a"), ("read", "b"), ("read", "c"), ("unread", "a")):
                 producer.send(Message(topic, b"1", lite_topic=name))
+            assert "lite-topic-missing" not in examined(broker.address)
+            producer.send_batch([Message("read", b"1"), Message("read", b"2")])
+            producer.send(Message("read", b"3"))
+            missing = found(broker.address, "lite-topic-missing").text
+            assert missing.startswith("3 messages came to read without a lite topic")
             until(lambda: admin.lite_brokers()[0].topics == 4, "four lite topics")
         with broker.lite_consumer("readers", "read") as consumer:
             consumer.subscribe("a")

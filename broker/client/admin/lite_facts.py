@@ -30,8 +30,9 @@ class LiteBrokerFacts:
     """The lite topics of a broker (200074). store: kind of its light queues. topics_max: its limit;
     -1: none. batches: those that are out and not all acknowledged. offsets: how many the broker
     keeps. waiting: clients for which some lite topic has something. ttl_minutes: by topic; -1:
-    never. groups: those bound to each topic. subscriptions_max: its limit, and lags, by group, are
-    what only brokers of this project say; None and nothing from others."""
+    never. groups: those bound to each topic. subscriptions_max: its limit; lags: by group;
+    plain_sends: messages that came without a lite topic, by topic. The last three are what only
+    brokers of this project say; None and nothing from others."""
 
     address: str
     store: str
@@ -45,6 +46,7 @@ class LiteBrokerFacts:
     groups: Mapping[str, tuple[str, ...]]
     subscriptions_max: int | None
     lags: Mapping[str, LiteLag]
+    plain_sends: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,7 @@ def lite_broker_facts(address: str, body: Mapping[str, Any]) -> LiteBrokerFacts:
             )
             for group, lag in (body.get("groupLag") or {}).items()
         },
+        {str(name): int(count) for name, count in (body.get("plainSends") or {}).items()},
     )  # fmt: skip
 
 

@@ -60,6 +60,8 @@ EXPIRATION = "lite.topic.expiration"
 _CLIENT_S = 180.0
 #: Between two looks at clients that are gone, and at those whose events had no room.
 _SWEEP_S = 10.0
+#: Between two looks at messages that were sent without a lite topic.
+_PLAIN_S = 60.0
 #: Of the work that deletes what has expired: a piece, and what is between two of them. A send
 #: waits for a piece, at the worst: the core's lock goes to who asks first when it is free.
 _PIECE_S, _RESTS_S = 0.0002, 0.001
@@ -114,6 +116,8 @@ class LiteTopics:
         self._keeper: asyncio.Task[None] | None = None
         self._stops = asyncio.Event()
         self.is_on = False
+        #: Messages of which the log has said that they came without a lite topic.
+        self._told_plain = 0
         #: Lite topics that have expired.
         self.expired = 0
         #: Of a slave, monotonic: when its master last said that it still has the same clients.
@@ -144,7 +148,7 @@ class LiteTopics:
         for _ in self._have(self._kept.read()):
             yield
         self._saved = self.registry.totals().changes
-        for work in (self._expire_forever(), self._sweep_forever()):
+        for work in (self._expire_forever(), self._sweep_forever(), self._watch_forever()):
             self._run(work)
         self._keeper = asyncio.get_running_loop().create_task(self._keep_forever())
 
@@ -542,6 +546,33 @@ class LiteTopics:
                 gone += await self.delete(some, groups, turns)
                 some.clear()
         return gone + await self.delete(some, groups, turns)
+
+    # ---- what nobody gets ----
+
+    def plain_sends(self) -> dict[str, int]:
+        """Returns how many messages were sent without a lite topic to topics of type LITE. They are
+        stored, as Apache's brokers do, and groups of lite topics do not get them."""
+        lites = (row.name for row in self._topics.all() if is_lite(row.attributes))
+        return {name: count for name in lites if (count := self.registry.plain_sends(name))}
+
+    def tell_plain(self) -> None:
+        """Logs those that came since the last time."""
+        found = self.plain_sends()
+        count, self._told_plain = sum(found.values()) - self._told_plain, sum(found.values())
+        if count > 0:
+            most = max(found, key=found.__getitem__)
+            log.warning(
+                "%d messages came without a lite topic to topics of type LITE, %d in all to %.200s:"
+                " groups of lite topics do not get them",
+                count, found[most], most,
+            )  # fmt: skip
+
+    async def _watch_forever(self) -> None:
+        while True:
+            await asyncio.sleep(_PLAIN_S)
+            self.tell_plain()
+
+    # ---- what expires ----
 
     async def expire(self) -> int:
         """Deletes the lite topics whose last message is older than their topic says, and returns

@@ -121,6 +121,11 @@ class LiteRegistry:
             raise_error(self._error[0], code)
         return code
 
+    def plain_sends(self, topic: str) -> int:
+        """Returns how many messages were sent to a topic of type LITE without a lite topic."""
+        raw = topic.encode()
+        return int(lib.ps_core_plain_sends(self._core.handle, raw, len(raw)))
+
     def begin(self) -> None:
         """Serves pops from now on. Raises: OutOfMemory."""
         self._check(lib.ps_lite_begin(self._core.handle, self._error))
