@@ -101,21 +101,26 @@ async def test_who_pops_by_apaches_proxy_follows_a_static_topic_of_ours(
     reference: Any, tmp_path: Path
 ) -> None:
     """The proxy does not know static topics: it asks each broker for its own queues, and sends are
-    refused until they meet a logical queue that the broker leads."""
+    refused until they meet a logical queue that the broker leads. What it says of where a message
+    is, is where those find it who read logical queues."""
     os.environ.setdefault("HEAP", "384m")
     seen: Counter[bytes] = Counter()
-    sent: list[bytes] = []
+    #: By body, its offset in a logical queue.
+    sent: dict[bytes, int] = {}
+    found: dict[bytes, int] = {}
     done = threading.Event()
 
     def send(address: str, number: int) -> None:
         def is_taken(body: bytes) -> bool:
-            return bool(caller.send(message(TOPIC, body)).status.code == CODE.OK)
+            answer = caller.send(message(TOPIC, body))
+            if answer.status.code == CODE.OK:
+                sent[body] = answer.entries[0].offset
+            return body in sent
 
         with Caller(address) as caller:
             for n in range(EACH):
                 body = b"%d-%d" % (number, n)
                 launch.wait("a queue that is led", partial(is_taken, body))
-                sent.append(body)
 
     with (
         launch.name_server("ours", tmp_path / "names") as names,
@@ -144,4 +149,12 @@ async def test_who_pops_by_apaches_proxy_follows_a_static_topic_of_ours(
             finally:
                 done.set()
                 await consuming
-    assert seen == Counter(sent)
+        async with AsyncConsumer("h", TOPIC, start="first", namesrv=names) as consumer:
+            async with asyncio.timeout(BOUND_S):
+                async for each in consumer:
+                    found[each.body] = each.queue_offset
+                    if len(found) == len(sent):
+                        break
+    assert seen == Counter(sent.keys())
+    assert found == sent
+    assert max(sent.values()) > len(sent)  # they go on at a block of numbers after each move
