@@ -247,6 +247,8 @@ class Metadata(MetaStore, ClosedByWith):
                 files.sync_folder(self.path)
             self._size = _database.size_of(self._env, self.path)
             self._read_state()
+            if self._env.info()["last_txnid"] == _database.said(self._env, self._dbs):
+                self._dirty = set()
             files.remove_temporaries(self.config, _all_files())
             self.report = tuple(self._import_changed())
             self.lacking = self._without_source() if new else ()
@@ -318,8 +320,16 @@ class Metadata(MetaStore, ClosedByWith):
             try:
                 if not self.readonly:
                     self.export_json()
+                    self._note_said()
             finally:
                 self._release()
+
+    def _note_said(self) -> None:
+        """Notes that the config files say what the tables do: unless somebody commits something
+        after that, the next open need not write them again. Raises: DiskFull, StoreIOError."""
+        if self._env.info()["last_txnid"] != _database.said(self._env, self._dbs):
+            with self._write() as txn:
+                _database.note_said(txn, self._dbs)
 
     def refresh(self) -> None:
         """Reads everything again; for a reader beside a live writer. A writer is always up to date.
@@ -513,13 +523,14 @@ class Metadata(MetaStore, ClosedByWith):
         found: dict[str, tuple[bytes, Any, Fingerprint]] = {}
         for name, file in _all_tables():
             known = self._state.prints.get(file, Fingerprint())
+            if known.main and _database.file_digest(self.config / file) in known.main:
+                continue  # it may be long, and is not read into memory
             main, bak = _read_both(self.config / file)
             if main is None and bak is None and not known.main:
                 continue  # a store that never had it
-            if main is not None and _database.digest(main) in known.main:
-                continue
             taken, event = _choose(name, self.config / file, main, bak, known)
             events.append(event)
+            self._dirty.add(name)
             if event.action in _WITHOUT_FILES and not self.readonly:
                 self._keep_torn(name, file, event.why)
             if taken is not None:

@@ -12,9 +12,9 @@ import math
 import struct
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -28,13 +28,13 @@ from broker.wire.framer import Link
 from broker.wire.handlers import Peer
 from pystore import PutStatus, Store
 from pystore.errors import FlushFailed, OutOfMemory, StoreClosed
+from pystore.format.offset_blocks import OffsetRow, offset_pairs, offset_rows
 from pystore.native import address_of, ffi, lib, raise_error
 
 __all__ = [
     "WITHOUT_PULLS",
     "Core",
     "HotFramer",
-    "OffsetRow",
     "PullOutcome",
     "Sample",
     "Statistic",
@@ -68,15 +68,10 @@ _A_TURN_S = 0.01
 #: ps_offset_row: two addresses, two lengths, queue, offset.
 _OFFSET_ROW = struct.Struct("@PPiiiq")
 _NAMES_OF_ROW, _MOVED_OF_ROW = itemgetter(0, 1, 2, 3), itemgetter(4, 5)
-#: A block of ps_core_offsets_of: lengths of the names, number of rows; a row; and bytes for many.
-_BLOCK, _BLOCK_ROW = struct.Struct("=iii"), struct.Struct("=iq")
+#: Bytes of many blocks of offsets.
 _BLOCKS = 64 << 10
-#: Pairs of group and topic whose offsets are loaded in one call.
-_LOADED = 1 << 10
 
 _buffer = ffi.buffer
-
-OffsetRow = tuple[str, str, int, int]  # group, topic, queue, next offset
 
 
 class Statistic(NamedTuple):
@@ -164,35 +159,6 @@ def _any_name(name: str | None) -> tuple[Any, int]:
 
 def _text(data: Any, size: int) -> str:
     return bytes(ffi.buffer(data, size)).decode()
-
-
-def _block(group: str, topic: str, queues: Mapping[int, int]) -> bytes:
-    """Encodes offsets as _read_blocks() reads them."""
-    of, to = group.encode(), topic.encode()
-    rows = b"".join(map(_BLOCK_ROW.pack, queues.keys(), queues.values()))
-    return _BLOCK.pack(len(of), len(to), len(queues)) + of + to + rows
-
-
-def _pairs_in(blocks: memoryview) -> Iterator[tuple[str, str]]:
-    for group, topic, _ in _read_blocks(blocks):
-        yield group, topic
-
-
-def _rows_in(blocks: memoryview) -> Iterator[OffsetRow]:
-    for group, topic, rows in _read_blocks(blocks):
-        for queue, offset in _BLOCK_ROW.iter_unpack(rows):
-            yield group, topic, queue, offset
-
-
-def _read_blocks(blocks: memoryview) -> Iterator[tuple[str, str, memoryview]]:
-    """Reads what ps_core_offsets_of wrote: group, topic and the rows of each block."""
-    end = 0
-    while end < len(blocks):
-        group_len, topic_len, count = _BLOCK.unpack_from(blocks, end)
-        names = end + _BLOCK.size
-        topic, rows = names + group_len, names + group_len + topic_len
-        end = rows + count * _BLOCK_ROW.size
-        yield str(blocks[names:topic], "utf-8"), str(blocks[topic:rows], "utf-8"), blocks[rows:end]
 
 
 class Looks(Protocol):
@@ -466,16 +432,17 @@ class Core:
             )
         )
 
-    def load_offsets(self, rows: Iterable[tuple[str, str, Mapping[int, int]]]) -> tuple[int, str]:
-        """Commits the offsets of groups and topics by queue, many in one call. Returns how many
-        were refused as negative, and why the first was. Raises: OutOfMemory."""
-        refused, why, left = 0, "", iter(rows)
-        while some := list(islice(left, _LOADED)):
-            blocks = b"".join(_block(*each) for each in some)
-            count = lib.ps_core_load_offsets(self.handle, blocks, len(blocks), self._error)
+    def load_offsets(self, blocks: Iterable[bytes]) -> tuple[int, str]:
+        """Commits the offsets of blocks (pystore/format/offset_blocks.py), which count as taken.
+        Returns how many were refused, as those that are negative are, and why the first was.
+        Raises: OutOfMemory."""
+        refused, why = 0, ""
+        for some in blocks:
+            count = lib.ps_core_load_offsets(self.handle, some, len(some), self._error)
             if self._check(count) and not refused:
                 why = ffi.string(self._error.text).decode()
             refused += count
+            self.pass_over_changed_offsets()
         return refused, why
 
     def reset_offset(self, group: str, topic: str, queue: int, target: int) -> None:
@@ -492,14 +459,14 @@ class Core:
     def offsets(self, group: str | None = None, topic: str | None = None) -> Iterator[OffsetRow]:
         """Returns all offsets, or those of a group or a topic, in no order. They are those of now,
         and are read as they are asked for, on any thread: tens of thousands take long."""
-        return _rows_in(self._blocks(group, topic, 0))
+        return offset_rows(self._blocks(group, topic, 0))
 
     def consumed(
         self, group: str | None = None, topic: str | None = None, *, light: bool = True
     ) -> Iterator[tuple[str, str]]:
         """Returns each group with each topic of which it has offsets: all of them, or as
         offsets(). light: light queues, too, which may be a million."""
-        return _pairs_in(self._blocks(group, topic, 1 if light else 2))
+        return offset_pairs(self._blocks(group, topic, 1 if light else 2))
 
     def _blocks(self, group: str | None, topic: str | None, names_only: int) -> memoryview:
         names = *_any_name(group), *_any_name(topic)

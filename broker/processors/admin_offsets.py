@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
-from broker.hot.core import OffsetRow
 from broker.loop.turns import alone
 from broker.processors.offsets import offset_at, span_of
 from broker.processors.turns import Turns, reply_with
@@ -17,6 +16,7 @@ from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import ONEWAY, Command, Refused
 from broker.wire.handlers import Handler, Peer
 from broker.wire.mqjson import MessageQueue
+from pystore.format.offset_blocks import OffsetRow
 from pystore.meta.configfiles import TopicConfig, version_to_json
 
 __all__ = ["OffsetAdminProcessor"]

@@ -8,7 +8,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 
-from broker.hot.core import Core, OffsetRow
+from broker.hot.core import Core
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import Pieces
@@ -16,6 +16,7 @@ from broker.wire.receipts import is_retry_of
 from pystore import Store
 from pystore.errors import StoreError
 from pystore.format.names import RETRY_PREFIX
+from pystore.format.offset_blocks import OffsetRow
 
 __all__ = ["ConsumerOffsets", "hot_bytes", "is_young", "place_of"]
 
@@ -83,10 +84,9 @@ class ConsumerOffsets:
     def start(self) -> None:
         """Fills the core's table. Upstream stores whatever is committed, and takes a negative one
         for none."""
-        none, why = self._core.load_offsets(self._metadata.offsets.pairs())
+        none, why = self._core.load_offsets(self._metadata.offsets.blocks())
         if none:
             log.warning("%d consumer offsets count as none, as %.600r", none, why)
-        self._core.pass_over_changed_offsets()  # these are on the disk already
 
     def get(self, group: str, topic: str, queue: int) -> int | None:
         return self._core.offset(group, topic, queue)

@@ -159,6 +159,18 @@ int ps_audit_tells_of_tags(const uint8_t *record, int64_t len, int32_t hash);
  * before_len -1: there is none. reversed: integer keys. last: place and length of its last key. */
 int32_t ps_audit_leaf(const uint8_t *page, int32_t size, const uint8_t *before, int32_t before_len,
                       int32_t reversed, int32_t last[2]);
+
+/* Consumer offsets out of leaf pages of LMDB, those of its tables `pairs` and `offsets`
+ * (pystore/meta/_database.py): these pages, each in the order of its table, of `size` bytes, of a
+ * file to which nobody commits until the end. NULL: PS_E_DAMAGED, PS_E_IO, PS_E_NO_MEMORY. */
+typedef struct ps_audit_offsets ps_audit_offsets;
+ps_audit_offsets *ps_audit_offsets_begin(int32_t fd, int32_t size, const int64_t *pairs,
+                                         int32_t pair_count, const int64_t *rows,
+                                         int32_t row_count, ps_error *error);
+/* The next blocks (format/offsetblock.h), good until the next call; *len 0: there are
+ * no more. NULL as above. */
+const uint8_t *ps_audit_offsets_next(ps_audit_offsets *o, int64_t *len, ps_error *error);
+void ps_audit_offsets_free(ps_audit_offsets *o);
 /* cdef end */
 
 enum {

@@ -185,11 +185,25 @@ ps_ref ps_pool_next(const ps_pool *p, ps_ref ref) {
     return same_hash(p, entry_at(p, ref)->en_next, entry_at(p, ref)->en_hash);
 }
 
+static void fetch_first(const ps_pool *p, const ps_ref *bucket) {
+    if (*bucket != 0) __builtin_prefetch(entry_at(p, *bucket));
+}
+
+void ps_pool_fetch(const ps_pool *p, uint32_t hash, bool entry) {
+    if (p->pl_bucket_count == 0) return;
+    const ps_ref *bucket = bucket_of(p, hash);
+    if (entry)
+        fetch_first(p, bucket);
+    else
+        __builtin_prefetch(bucket);
+}
+
 ps_ref ps_pool_each(const ps_pool *p, ps_ref ref) {
     const ps_ref *bucket = p->pl_buckets, *end = bucket + p->pl_bucket_count;
     if (ref != 0 && entry_at(p, ref)->en_next != 0) return entry_at(p, ref)->en_next;
     if (ref != 0) bucket = bucket_of(p, entry_at(p, ref)->en_hash) + 1;
     while (bucket < end && *bucket == 0) bucket++;
+    if (end - bucket > PS_POOL_AHEAD) fetch_first(p, bucket + PS_POOL_AHEAD);
     return bucket < end ? *bucket : 0;
 }
 

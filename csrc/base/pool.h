@@ -47,6 +47,10 @@ void ps_pool_drop(ps_pool *p, ps_ref ref);
 /* The first entry of this hash, and the one after it; 0: no more. */
 ps_ref ps_pool_first(const ps_pool *p, uint32_t hash);
 ps_ref ps_pool_next(const ps_pool *p, ps_ref ref);
+/* Has the processor fetch what a search for this hash begins with, while others are looked for:
+ * their bucket, and in a call after that the first of its entries. */
+#define PS_POOL_AHEAD 16 /* searches that this is done for at once */
+void ps_pool_fetch(const ps_pool *p, uint32_t hash, bool entry);
 /* All entries, in no order: the first for 0. None is added or dropped meanwhile. */
 ps_ref ps_pool_each(const ps_pool *p, ps_ref ref);
 /* Frees all entries. */

@@ -8,6 +8,7 @@
 #ifndef PS_REMOTING_H
 #define PS_REMOTING_H
 
+#include "format/offsetblock.h"
 #include "wire/command.h"
 
 /* cdef begin */
@@ -96,15 +97,13 @@ int64_t ps_core_offsets_refused(ps_core *core);
 /* 1: a client may commit there, which has an offset already, or for which there is room. */
 int32_t ps_core_may_commit(ps_core *core, const char *group, int32_t group_len, const char *topic,
                            int32_t topic_len, int32_t queue_id);
-#define PS_OFFSET_ROW_BYTES 12
-/* Commits what such blocks say. Returns how many rows were refused as negative, and in `error` why
- * the first was; PS_E_ARGUMENT: the blocks end in the middle. */
+/* Commits what blocks (format/offsetblock.h) say. Returns how many rows were refused, as those that
+ * are negative are, and in `error` why the first was; PS_E_ARGUMENT: the blocks end in the
+ * middle. */
 int64_t ps_core_load_offsets(ps_core *core, const uint8_t *blocks, int64_t len, ps_error *error);
 /* The offsets of one group, of one topic or of both (NULL: any), copied, so that whoever reads them
- * takes their time. One block a pair, each number in the order of the machine: three i32, the
- * lengths of group and topic and the number of rows; the names; each row an i32, the queue, and an
- * i64. names_only 1: blocks without rows; 2: and without light queues. Returns how long all blocks
- * are; if that is more than `room`, `out` is not to be read. */
+ * takes their time: a block each. names_only 1: blocks without rows; 2: and without light queues.
+ * Returns how long all blocks are; if that is more than `room`, `out` is not to be read. */
 int64_t ps_core_offsets_of(ps_core *core, const char *group, int32_t group_len, const char *topic,
                            int32_t topic_len, int32_t names_only, uint8_t *out, int64_t room);
 int64_t ps_core_pair_count(ps_core *core); /* of group and topic, with or without an offset */

@@ -260,6 +260,10 @@ ps_light_queue *ps_light_find_locked(ps_light *l, const void *name, int32_t len)
     return queue_at(l, find_queue(l, name, len));
 }
 
+void ps_light_fetch_locked(const ps_light *l, const void *name, int32_t len, bool entry) {
+    ps_pool_fetch(&l->lt_queues, ps_hash_of(name, len), entry);
+}
+
 static ps_ref ref_numbered(const ps_light *l, uint32_t number) {
     const ps_light_page *page =
         number < l->lt_number_count ? l->lt_pages[number / PS_LIGHT_PAGE] : NULL;

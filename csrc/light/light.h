@@ -115,6 +115,8 @@ int32_t ps_light_name_len(const ps_light *l, const ps_light_queue *q);
 /* Writes its whole name, of PS_LIGHT_NAME_MAX bytes at most: how many. */
 int32_t ps_light_name(const ps_light *l, const ps_light_queue *q, void *to);
 ps_light_queue *ps_light_find_locked(ps_light *l, const void *name, int32_t len);
+/* See ps_pool_fetch(). */
+void ps_light_fetch_locked(const ps_light *l, const void *name, int32_t len, bool entry);
 /* Made when missing. NULL: no memory. */
 ps_light_queue *ps_light_get_locked(ps_light *l, const void *name, int32_t len);
 

@@ -51,6 +51,11 @@ void ps_lite_leave(ps_core *core, const ps_lite_who *who);
  * client. */
 int32_t ps_lite_add(ps_core *core, const ps_lite_who *who, const uint8_t *names, int32_t len,
                     ps_error *error);
+/* The same of lite topics of a topic, by their own names: of some of them, from *at on, where the
+ * next call goes on. */
+int32_t ps_lite_add_below(ps_core *core, const ps_lite_who *who, const char *parent,
+                          int32_t parent_len, const uint8_t *names, int32_t len, int32_t *at,
+                          ps_error *error);
 /* What is added from now on, in as many calls as it takes, is a new set of it. */
 void ps_lite_begin_set(ps_core *core, const ps_lite_who *who);
 /* Unsubscribes it from what is not of the new set: from so many, and how many went. */

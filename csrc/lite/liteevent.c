@@ -125,9 +125,8 @@ ps_order *ps_lite_order(ps_pair *pair) {
 }
 
 static bool has_more(ps_core *core, ps_slice group, ps_slice queue) {
-    int64_t low, high, at = ps_light_offset_get(core, group, queue);
-    return ps_lights_range(core->co_store, (const char *)queue.data, queue.len, &low, &high) &&
-           (at > 0 ? at : 0) < high;
+    int64_t at = ps_light_offset_get(core, group, queue);
+    return (at > 0 ? at : 0) < ps_lights_end(core->co_store, (const char *)queue.data, queue.len);
 }
 
 void ps_lite_due(ps_core *core, const ps_pair *pair, int64_t at_ms) {

@@ -5,11 +5,13 @@
 
 #include "base/threads.h"
 #include "core/lock.h"
+#include "format/multi.h"
 #include "lite/litetable.h"
 #include "store/lights.h"
 #include "tables/lags.h"
 
 #define ROOM_FIRST 64
+#define ADDED_BYTES (16 << 10) /* of names of queues that one call adds */
 
 static int no_memory(ps_error *e) {
     return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for subscriptions");
@@ -166,7 +168,6 @@ void ps_lite_set_version(ps_core *core, const ps_lite_who *who, int64_t version)
 static int add_sub(ps_core *core, lite_client *c, ps_slice queue) {
     ps_lite *l = core->co_lite;
     ps_ref sub = ps_lite_sub(l, c, queue);
-    int64_t low, high;
     if (sub == 0) sub = ps_lite_make_sub(l, c, queue);
     if (sub == 0) return -1;
     lite_sub *s = ps_lite_sub_at(l, sub);
@@ -178,9 +179,29 @@ static int add_sub(ps_core *core, lite_client *c, ps_slice queue) {
     l->rg_events_alone--;
     l->rg_sums.pairs++;
     l->rg_sums.changes++;
-    if (ps_lights_range(core->co_store, (const char *)queue.data, queue.len, &low, &high))
+    if (ps_lights_end(core->co_store, (const char *)queue.data, queue.len) > 0)
         ps_lite_offer(core, c->lc_group, queue);
     return 1;
+}
+
+/* What the next names are looked for in. Returns where those begin that are none of them. */
+static int32_t fetch_some(const ps_core *core, const uint8_t *names, int32_t at, int32_t len) {
+    const ps_pool *subs = &core->co_lite->rg_subs;
+    ps_text some[PS_POOL_AHEAD];
+    int32_t n = 0;
+    for (; n < PS_POOL_AHEAD && at < len; at += 1 + names[at])
+        some[n++] = (ps_text){names + at + 1, names[at]};
+    for (int entry = 0; entry < 2; entry++)
+        for (int32_t i = 0; i < n; i++)
+            ps_pool_fetch(subs, ps_hash_of(some[i].data, (int32_t)some[i].len), entry != 0);
+    ps_lights_fetch(core->co_store, some, n);
+    return at;
+}
+
+static int no_client(const ps_lite_who *who, ps_error *e) {
+    return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
+                   "there is no client %.*s of the group %.*s: it has left since it joined",
+                   (int)who->id_len, who->id, (int)who->group_len, who->group);
 }
 
 int32_t ps_lite_add(ps_core *core, const ps_lite_who *who, const uint8_t *names, int32_t len,
@@ -188,17 +209,33 @@ int32_t ps_lite_add(ps_core *core, const ps_lite_who *who, const uint8_t *names,
     PS_CORE_HELD(core);
     lite_client *c = ps_lite_find_who(core, who);
     int32_t made = 0;
-    if (c == NULL)
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
-                       "there is no client %.*s of the group %.*s: it has left since it joined",
-                       (int)who->id_len, who->id, (int)who->group_len, who->group);
-    for (int32_t at = 0; at < len; at += 1 + names[at]) {
+    if (c == NULL) return no_client(who, e);
+    for (int32_t at = 0, fetched = 0; at < len; at += 1 + names[at]) {
+        if (at == fetched) fetched = fetch_some(core, names, at, len);
         int one = add_sub(core, c, (ps_slice){names + at + 1, names[at]});
         if (one < 0) return no_memory(e);
         made += one;
     }
     if (core->co_parking.pg_ready != NULL) ps_eventfd_tell(core->co_event_fd);
     return made;
+}
+
+int32_t ps_lite_add_below(ps_core *core, const ps_lite_who *who, const char *parent,
+                          int32_t parent_len, const uint8_t *names, int32_t len, int32_t *at,
+                          ps_error *e) {
+    uint8_t queues[ADDED_BYTES];
+    int32_t used = 0, head = (int32_t)sizeof PS_LMQ_PREFIX + parent_len + 1; /* "%LMQ%$PARENT$" */
+    for (; *at < len; *at += 1 + names[*at]) {
+        int32_t whole = head + names[*at];
+        if (whole > UINT8_MAX || names[*at] > len - *at - 1)
+            return ps_fail(e, PS_E_ARGUMENT, 0, *at, NULL, "the name of a lite topic is too long");
+        if (used + 1 + whole > ADDED_BYTES) break;
+        queues[used++] = (uint8_t)whole;
+        ps_lite_queue_put(queues + used, (const uint8_t *)parent, parent_len, names + *at + 1,
+                          names[*at]);
+        used += whole;
+    }
+    return ps_lite_add(core, who, queues, used, e);
 }
 
 void ps_lite_begin_set(ps_core *core, const ps_lite_who *who) {

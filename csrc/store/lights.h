@@ -23,6 +23,9 @@ int32_t ps_lights_range(ps_store *store, const char *name, int32_t len, int64_t 
                         int64_t *high);
 /* Offset of its next message, without a look at its files; 0: no such queue. */
 int64_t ps_lights_end(ps_store *store, const char *name, int32_t len);
+/* Drops from such blocks (format/offsetblock.h) those of light queues whose offset is not past the
+ * end, while light queues are served: the bytes that are left, which another look is for. */
+int64_t ps_lights_beyond(ps_store *store, uint8_t *blocks, int64_t len);
 /* Store time (ms) of the last record of a queue; 0: not known. */
 int64_t ps_lights_last_ms(ps_store *store, const char *name, int32_t len);
 /* The same of the first one from the offset on that is there. */
@@ -72,6 +75,9 @@ void ps_lights_listen(ps_store *store, int32_t fd);
 /* Takes names of queues with new units, each with its length (one byte) before it: the bytes. */
 int32_t ps_lights_news(ps_store *store, uint8_t *to, int32_t room);
 /* cdef end */
+
+/* Has the processor fetch what a search for each of these queues reads, PS_POOL_AHEAD at most. */
+void ps_lights_fetch(ps_store *s, const ps_text *names, int32_t count);
 
 /* The name (PS_TOPIC_MAX bytes at most) of the queue with this number or the next one there is: the
  * number to go on with; -1: there is none. */

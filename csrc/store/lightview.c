@@ -5,6 +5,7 @@
 
 #include "base/threads.h"
 #include "format/multi.h"
+#include "format/offsetblock.h"
 #include "log/commitlog.h"
 #include "store/lights.h"
 
@@ -189,6 +190,61 @@ int64_t ps_lights_end(ps_store *s, const char *name, int32_t len) {
     pthread_mutex_unlock(&s->st_light.lt_lock);
     ps_leave(s);
     return end;
+}
+
+/* Of queue 0, the only one that a light queue has. */
+static bool is_within(ps_store *s, const ps_offset_block *b) {
+    int64_t offset;
+    if (b->count != 1 || ps_offset_row_get(b->rows, &offset) != 0) return false;
+    const ps_light_queue *q = ps_name_is_lmq((const uint8_t *)b->topic, b->topic_len)
+                                  ? ps_light_find_locked(&s->st_light, b->topic, b->topic_len)
+                                  : NULL;
+    return q != NULL && offset <= q->lq_max;
+}
+
+static void fetch_queues(const ps_light *l, const ps_text *names, int32_t count) {
+    for (int entry = 0; entry < 2; entry++)
+        for (int32_t i = 0; i < count; i++)
+            ps_light_fetch_locked(l, names[i].data, (int32_t)names[i].len, entry != 0);
+}
+
+void ps_lights_fetch(ps_store *s, const ps_text *names, int32_t count) {
+    if (!atomic_load(&s->st_light_on)) return;
+    pthread_mutex_lock(&s->st_light.lt_lock);
+    fetch_queues(&s->st_light, names, count);
+    pthread_mutex_unlock(&s->st_light.lt_lock);
+}
+
+/* The next blocks: how many. */
+static int32_t blocks_at(const uint8_t *at, const uint8_t *end, ps_offset_block *out,
+                         ps_text *topics) {
+    int32_t n = 0;
+    while (n < PS_POOL_AHEAD && at < end && ps_offset_block_get(at, end, &out[n])) {
+        topics[n] = (ps_text){(const uint8_t *)out[n].topic, out[n].topic_len};
+        at = out[n++].end;
+    }
+    return n;
+}
+
+int64_t ps_lights_beyond(ps_store *s, uint8_t *blocks, int64_t len) {
+    uint8_t *to = blocks;
+    const uint8_t *at = blocks, *end = blocks + len;
+    ps_offset_block some[PS_POOL_AHEAD];
+    ps_text topics[PS_POOL_AHEAD];
+    if (!enter_lights(s)) return len;
+    pthread_mutex_lock(&s->st_light.lt_lock);
+    for (int32_t n; (n = blocks_at(at, end, some, topics)) > 0; at = some[n - 1].end) {
+        fetch_queues(&s->st_light, topics, n);
+        for (int32_t i = 0; i < n; i++) {
+            if (is_within(s, &some[i])) continue;
+            memmove(to, some[i].begin, (size_t)(some[i].end - some[i].begin));
+            to += some[i].end - some[i].begin;
+        }
+    }
+    pthread_mutex_unlock(&s->st_light.lt_lock);
+    ps_leave(s);
+    memmove(to, at, (size_t)(end - at));
+    return to + (end - at) - blocks;
 }
 
 static int64_t store_ms_of(ps_store *s, int64_t physical) {

@@ -9,6 +9,7 @@
 #include "core/core.h"
 #include "core/lock.h"
 #include "format/multi.h"
+#include "format/utf8.h"
 #include "tables/lightoffsets.h"
 #include "tables/tables.h"
 
@@ -372,28 +373,51 @@ int ps_core_commit(ps_core *c, const char *group, int32_t group_len, const char 
     return 0;
 }
 
+/* The rows of a block: how many of them were refused, or an error. */
+static int64_t load_block(ps_core *c, const ps_offset_block *b, ps_error *e) {
+    bool named = ps_utf8_valid((const uint8_t *)b->group, (int64_t)b->group_len + b->topic_len);
+    int64_t refused = 0;
+    for (const uint8_t *row = b->rows; row < b->end; row += PS_OFFSET_ROW_BYTES) {
+        ps_error own;
+        int64_t offset;
+        int32_t queue_id = ps_offset_row_get(row, &offset);
+        int code = named ? ps_core_commit(c, b->group, b->group_len, b->topic, b->topic_len,
+                                          queue_id, offset, &own)
+                         : ps_fail(&own, PS_E_ARGUMENT, 0, -1, NULL,
+                                   "the name of a group or of a topic is not UTF-8");
+        if (code < 0 && (code != PS_E_ARGUMENT || refused++ == 0)) *e = own;
+        if (code < 0 && code != PS_E_ARGUMENT) return code;
+    }
+    return refused;
+}
+
+/* What a look for rows of the next blocks begins with is fetched while others are loaded. */
+static void fetch_blocks(ps_core *c, const ps_offset_block *some, int32_t count) {
+    for (int entry = 0; entry < 2; entry++)
+        for (int32_t i = 0; i < count; i++)
+            ps_light_offset_fetch(c, slice_of(some[i].group, some[i].group_len),
+                                  slice_of(some[i].topic, some[i].topic_len), entry != 0);
+}
+
 int64_t ps_core_load_offsets(ps_core *c, const uint8_t *blocks, int64_t len, ps_error *e) {
     int64_t refused = 0;
+    ps_offset_block some[PS_POOL_AHEAD];
+    ps_error own;
     for (const uint8_t *at = blocks, *end = blocks + len; at < end;) {
-        int32_t head[3] = {-1}, queue_id;
-        int64_t offset;
-        if (end - at >= (int64_t)sizeof head) {
-            memcpy(head, at, sizeof head);
-            at += sizeof head;
-        }
-        int64_t names = (int64_t)head[0] + head[1], rows = (int64_t)head[2] * PS_OFFSET_ROW_BYTES;
-        if (head[0] < 0 || head[1] < 0 || rows < 0 || end - at < names + rows)
+        int32_t n = 0;
+        const uint8_t *next = at;
+        for (; n < PS_POOL_AHEAD && ps_offset_block_get(next, end, &some[n]); next = some[n++].end)
+            ;
+        if (n == 0)
             return ps_fail(e, PS_E_ARGUMENT, 0, at - blocks, NULL, "offsets end in the middle");
-        const char *group = (const char *)at, *topic = group + head[0];
-        at += names;
-        for (const uint8_t *last = at + rows; at < last; at += PS_OFFSET_ROW_BYTES) {
-            ps_error own;
-            memcpy(&queue_id, at, sizeof queue_id);
-            memcpy(&offset, at + sizeof queue_id, sizeof offset);
-            int code = ps_core_commit(c, group, head[0], topic, head[1], queue_id, offset, &own);
-            if (code < 0 && (code != PS_E_ARGUMENT || refused++ == 0)) *e = own;
-            if (code < 0 && code != PS_E_ARGUMENT) return code;
+        fetch_blocks(c, some, n);
+        for (int32_t i = 0; i < n; i++) {
+            int64_t more = load_block(c, &some[i], &own);
+            if (more < 0 || (more > 0 && refused == 0)) *e = own;
+            if (more < 0) return more;
+            refused += more;
         }
+        at = next;
     }
     return refused;
 }
@@ -502,9 +526,7 @@ static int64_t put_block(const ps_pair *p, bool names_only, uint8_t *out, int64_
     for (int32_t i = 0; i < p->pr_mark_count && rows > 0; i++) {
         const ps_mark *m = &p->pr_marks[i];
         if (m->mk_offset < 0) continue;
-        memcpy(out, &m->mk_queue, 4);
-        memcpy(out + 4, &m->mk_offset, 8);
-        out += PS_OFFSET_ROW_BYTES;
+        out = ps_offset_row_put(out, m->mk_queue, m->mk_offset);
     }
     return size;
 }

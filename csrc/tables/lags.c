@@ -131,18 +131,34 @@ void ps_lag_end(ps_core *c, ps_slice queue) {
     end_all(c, queue, 0);
 }
 
+static void look_at_some(ps_core *c, const ps_ref *refs, int32_t count) {
+    char rooms[PS_POOL_AHEAD][UINT8_MAX];
+    ps_text names[PS_POOL_AHEAD] = {{0}};
+    for (int32_t i = 0; i < count; i++) {
+        const ps_light_offset *row = ps_light_offset_at(c, refs[i]);
+        const ps_slice queue = ps_light_join(ps_light_reader_at(c, row), row, rooms[i]);
+        names[i] = (ps_text){queue.data, queue.len};
+    }
+    ps_lights_fetch(c->co_store, names, count);
+    for (int32_t i = 0; i < count; i++)
+        count_to(c, ps_light_reader_at(c, ps_light_offset_at(c, refs[i]))->rd_lag, refs[i],
+                 ps_lights_end(c->co_store, (const char *)names[i].data, (int32_t)names[i].len));
+}
+
 /* The rows of a reader, or (NULL) of all that are bound, by the ends of now. */
 static void look_at(ps_core *c, const ps_light_reader *only) {
     const ps_pool *rows = &c->co_tables.tc_light.ot_rows;
+    ps_ref some[PS_POOL_AHEAD];
+    int32_t count = 0;
     for (ps_ref at = 0; (at = ps_pool_each(rows, at)) != 0;) {
-        char room[UINT8_MAX];
-        const ps_light_offset *row = ps_light_offset_at(c, at);
-        const ps_light_reader *r = ps_light_reader_at(c, row);
+        const ps_light_reader *r = ps_light_reader_at(c, ps_light_offset_at(c, at));
         if (r->rd_lag == NULL || (only != NULL && r != only)) continue;
-        const ps_slice queue = ps_light_join(r, row, room);
-        count_to(c, r->rd_lag, at,
-                 ps_lights_end(c->co_store, (const char *)queue.data, queue.len));
+        some[count++] = at;
+        if (count < PS_POOL_AHEAD) continue;
+        look_at_some(c, some, count);
+        count = 0;
     }
+    look_at_some(c, some, count);
 }
 
 void ps_lag_look(ps_core *c) {

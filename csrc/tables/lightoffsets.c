@@ -71,6 +71,13 @@ int64_t ps_light_offset_get(const ps_core *c, ps_slice group, ps_slice queue) {
     return at != 0 ? ps_light_offset_at(c, at)->ro_offset : -1;
 }
 
+void ps_light_offset_fetch(ps_core *c, ps_slice group, ps_slice queue, bool entry) {
+    ps_slice family, rest;
+    ps_light_split(queue, &family, &rest);
+    const ps_light_reader *r = ps_light_reader_of(c, group, family, false);
+    if (r != NULL) ps_pool_fetch(&c->co_tables.tc_light.ot_rows, ps_light_row_hash(r, rest), entry);
+}
+
 bool ps_light_offset_set(ps_core *c, ps_slice group, ps_slice queue, int64_t offset) {
     ps_slice family, rest;
     ps_light_split(queue, &family, &rest);
@@ -145,14 +152,14 @@ int64_t ps_light_offsets_put(const ps_core *c, ps_slice group, ps_slice queue, b
         const ps_light_reader *r = ps_light_reader_at(c, row);
         if (row->ro_offset < 0) continue;
         const ps_slice topic = ps_light_join(r, row, name);
-        int32_t head[3] = {r->rd_group_len, topic.len, !names_only}, queue_id = 0;
+        int32_t head[3] = {r->rd_group_len, topic.len, !names_only};
         int64_t block = (int64_t)sizeof head + head[0] + head[1] +
                         (names_only ? 0 : PS_OFFSET_ROW_BYTES);
         if (block <= room - size) {
             uint8_t *to = mempcpy(out + size, head, sizeof head);
             to = mempcpy(to, r->rd_names, (size_t)head[0]);
             to = mempcpy(to, topic.data, (size_t)topic.len);
-            if (!names_only) memcpy(mempcpy(to, &queue_id, 4), &row->ro_offset, 8);
+            if (!names_only) ps_offset_row_put(to, 0, row->ro_offset);
         }
         size += block;
     }

@@ -7,6 +7,8 @@
 
 /* Of a group in a light queue; -1: none. */
 int64_t ps_light_offset_get(const ps_core *c, ps_slice group, ps_slice queue);
+/* See ps_pool_fetch(). */
+void ps_light_offset_fetch(ps_core *c, ps_slice group, ps_slice queue, bool entry);
 /* False: no memory, and nothing has changed. */
 bool ps_light_offset_set(ps_core *c, ps_slice group, ps_slice queue, int64_t offset);
 /* Of one group, of one queue, or of both; a name without data: of any. */

@@ -85,13 +85,13 @@ void ps_light_reader_drop(ps_core *c, ps_light_reader *r) {
 
 /* ---- rows ---- */
 
-static uint32_t row_hash(const ps_light_reader *r, ps_slice rest) {
+uint32_t ps_light_row_hash(const ps_light_reader *r, ps_slice rest) {
     return ps_hash_more(r->rd_number, rest.data, rest.len);
 }
 
 ps_ref ps_light_offset_of(const ps_core *c, const ps_light_reader *r, ps_slice rest) {
     const ps_pool *rows = &c->co_tables.tc_light.ot_rows;
-    ps_ref at = ps_pool_first(rows, row_hash(r, rest));
+    ps_ref at = ps_pool_first(rows, ps_light_row_hash(r, rest));
     while (at != 0 && (ps_light_offset_at(c, at)->ro_reader != r->rd_number ||
                        !is_same(name_of(ps_light_offset_at(c, at)), rest)))
         at = ps_pool_next(rows, at);
@@ -106,9 +106,8 @@ ps_ref ps_light_offset_find(const ps_core *c, ps_slice group, ps_slice queue) {
 }
 
 ps_ref ps_light_offset_make(ps_core *c, ps_light_reader *r, ps_slice rest) {
-    ps_ref made =
-        ps_pool_add(&c->co_tables.tc_light.ot_rows,
-                    offsetof(ps_light_offset, ro_name) + (size_t)rest.len, row_hash(r, rest));
+    size_t size = offsetof(ps_light_offset, ro_name) + (size_t)rest.len;
+    ps_ref made = ps_pool_add(&c->co_tables.tc_light.ot_rows, size, ps_light_row_hash(r, rest));
     if (made == 0) return 0;
     ps_light_offset *row = ps_light_offset_at(c, made);
     row->ro_reader = r->rd_number;

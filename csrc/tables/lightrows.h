@@ -35,6 +35,7 @@ ps_slice ps_light_join(const ps_light_reader *r, const ps_light_offset *row, cha
 ps_light_reader *ps_light_reader_of(ps_core *c, ps_slice group, ps_slice family, bool make);
 ps_light_reader *ps_light_reader_at(const ps_core *c, const ps_light_offset *row);
 void ps_light_reader_drop(ps_core *c, ps_light_reader *r); /* when nothing is left of it */
+uint32_t ps_light_row_hash(const ps_light_reader *r, ps_slice rest);
 /* 0: there is none. */
 ps_ref ps_light_offset_of(const ps_core *c, const ps_light_reader *r, ps_slice rest);
 ps_ref ps_light_offset_find(const ps_core *c, ps_slice group, ps_slice queue);

@@ -6,6 +6,7 @@
 #include <limits.h>
 
 #include "check.h"
+#include "format/offsetblock.h"
 #include "format/record.h"
 #include "light/slot.h"
 #include "store/lights.h"
@@ -596,8 +597,46 @@ static void test_names_of_what_is_gone_go(void) {
     free(root);
 }
 
+static uint8_t *put_block(uint8_t *to, const char *topic, int32_t rows, int32_t queue,
+                          int64_t offset) {
+    int32_t head[3] = {1, (int32_t)strlen(topic), rows};
+    to = mempcpy(mempcpy(mempcpy(to, head, sizeof head), "g", 1), topic, strlen(topic));
+    for (int32_t i = 0; i < rows; i++) to = ps_offset_row_put(to, queue + i, offset);
+    return to;
+}
+
+/* What is left: offsets past the end, of a queue that is not there, and of other
+ * topics. Whatever is cut off in the middle stays. */
+static void test_offsets_beyond(void) {
+    char *root = check_folder();
+    ps_error e = {0};
+    uint8_t all[1000], left[1000], given[1000], *at = all, *kept = left;
+    ps_store *s = open_store(root);
+    CHECK_EQ(0, ps_lights_begin(s, &e));
+    CHECK_EQ(0, put(s, "parent", "%LMQ%$parent$one", "1"));
+    at = put_block(at, "%LMQ%$parent$one", 1, 0, 0);
+    for (int keep = 0; keep < 2; keep++) {
+        uint8_t **to = keep ? &kept : &at;
+        *to = put_block(*to, "%LMQ%$parent$one", 1, 0, 2);
+        *to = put_block(*to, "%LMQ%$parent$one", 1, 1, 0);
+        *to = put_block(*to, "%LMQ%$parent$one", 2, 0, 0);
+        if (!keep) at = put_block(at, "%LMQ%$parent$one", 1, 0, 1);
+        *to = put_block(*to, "%LMQ%$parent$two", 1, 0, 0);
+        *to = put_block(*to, "parent", 3, 0, 1);
+    }
+    memcpy(given, all, sizeof all);
+    CHECK_EQ(kept - left, ps_lights_beyond(s, given, at - all));
+    CHECK_EQ(0, memcmp(left, given, (size_t)(kept - left)));
+    CHECK_EQ(kept - left - 1, ps_lights_beyond(s, given, kept - left - 1));
+    CHECK_EQ(0, memcmp(left, given, (size_t)(kept - left)));
+    ps_store_free(s);
+    check_remove(root);
+    free(root);
+}
+
 int main(void) {
     check_begin();
+    test_offsets_beyond();
     test_names_of_what_is_gone_go();
     test_names_are_written_again_beside_puts();
     test_the_oldest_expire_first();

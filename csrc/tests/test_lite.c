@@ -41,10 +41,42 @@ static void subscribe(int i, int name) {
     uint8_t names[64];
     ps_error e = {0};
     ps_lite_who w = who(i);
-    int32_t len = queue_of(name, queue);
-    names[0] = (uint8_t)len;
-    memcpy(names + 1, queue, (size_t)len);
-    CHECK(ps_lite_add(kit_core, &w, names, len + 1, &e) >= 0);
+    int32_t len = queue_of(name, queue), head = name % 2 == 0 ? 0 : sizeof "%LMQ%$L$" - 1, at = 0;
+    names[0] = (uint8_t)(len - head);
+    memcpy(names + 1, queue + head, (size_t)(len - head));
+    if (head == 0) {
+        CHECK(ps_lite_add(kit_core, &w, names, len + 1, &e) >= 0);
+    } else {
+        CHECK(ps_lite_add_below(kit_core, &w, "L", 1, names, len - head + 1, &at, &e) >= 0);
+        CHECK_EQ(len - head + 1, at);
+    }
+}
+
+/* A call takes some of many names, and refuses one that is too long, or is cut off. */
+static void test_many_below(void) {
+    static uint8_t names[5000 * 7];
+    uint8_t one[256] = {255};
+    ps_lite_who w = {"many", "m", 4, 1};
+    ps_lite_row row;
+    ps_error e = {0};
+    int32_t at = 0, made = 0, calls = 0;
+    CHECK(ps_lite_join(kit_core, &w, "L", 1, 100, &e) >= 0);
+    for (int i = 0; i < 5000; i++) {
+        names[7 * i] = 6;
+        for (int digit = 5, left = i; digit >= 0; digit--, left /= 10)
+            names[7 * i + 1 + digit] = (uint8_t)('0' + left % 10);
+    }
+    for (; at < (int32_t)sizeof names; calls++)
+        made += ps_lite_add_below(kit_core, &w, "L", 1, names, sizeof names, &at, &e);
+    CHECK(calls > 1 && ps_lite_get(kit_core, &w, &row));
+    CHECK_EQ(5000, made);
+    CHECK_EQ(5000, row.queues);
+    at = 0;
+    memset(one + 1, 'x', sizeof one - 1);
+    CHECK_EQ(PS_E_ARGUMENT, ps_lite_add_below(kit_core, &w, "L", 1, one, sizeof one, &at, &e));
+    one[0] = 4;
+    CHECK_EQ(PS_E_ARGUMENT, ps_lite_add_below(kit_core, &w, "L", 1, one, 4, &at, &e));
+    ps_lite_leave(kit_core, &w);
 }
 
 static void unsubscribe(int i, int name) {
@@ -539,6 +571,7 @@ int main(void) {
     test_who_asks_gets_what_waits_for_a_wildcard_group();
     test_who_has_left_subscribes_to_nothing();
     test_names_by_the_piece_are_all_of_them();
+    test_many_below();
     test_all_are_answered_at_the_end();
     test_lag_follows_groups_offsets_and_queues();
     for (int i = 0; i < CLIENTS; i++) ps_conn_free(conns[i]);

@@ -10,6 +10,8 @@ info     ``version/<table>``                   dataVersion of the table's file, 
 info     ``extra/<table>``                     members of the file that nobody here knows, JSON
 info     ``raw/<file>``                        content of a file that is not interpreted
 info     ``print/<file>``                      what was written or read last (:class:`Fingerprint`)
+info     ``said``                              the commit, decimal, as of which the config files say
+                                               what the tables do; those after it are not in them
 topics   name                                  TopicConfig as in topics.json, compact JSON
 groups   name                                  SubscriptionGroup as in subscriptionGroup.json
 pairs    16 bytes: BLAKE2b of ``topic@group``  ``topic@group``
@@ -48,6 +50,7 @@ from pystore.errors import (
 from pystore.files.quiet import copy_quietly, memory_file
 from pystore.meta import _pages, configfiles
 from pystore.meta.configfiles import SECTIONS, Parts
+from pystore.native import ffi, lib, raise_error, text_of
 
 #: Raised when a table above changes its meaning.
 SCHEMA = 1
@@ -57,6 +60,7 @@ MAP_SIZE = 1 << 30
 MAP_MAX = 16 << 30
 MAX_DBS = 16
 _DBS = ("info", "topics", "groups", "pairs", "offsets", "delays", "halves")
+_SAID = b"said"
 #: LMDB's longest key is 511 bytes.
 _KEY_MAX = 500
 #: Of lock.mdb with LMDB's 126 readers.
@@ -94,6 +98,15 @@ class MetadataState:
 
 def digest(data: bytes | None) -> str:
     return "" if data is None else hashlib.sha256(data).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """Returns the digest of a file, "" when there is none. Raises: OSError, RecordDamaged."""
+    opened = files.open_file(path)
+    if opened is None:
+        return ""
+    with opened as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def row_key(name: str) -> bytes:
@@ -153,6 +166,18 @@ def read_schema(env: Any, path: Path) -> int:
     return int(raw)
 
 
+def said(env: Any, dbs: Mapping[str, Any]) -> int:
+    """Returns the commit that note_said() was of, -1: none."""
+    with env.begin(db=dbs["info"]) as txn:
+        raw = bytes(txn.get(_SAID, b""))
+    return int(raw) if raw.isdigit() and len(raw) < 20 else -1
+
+
+def note_said(txn: Any, dbs: Mapping[str, Any]) -> None:
+    """Notes of the commit to come that the config files say what it leaves in the tables."""
+    txn.put(_SAID, str(txn.id()).encode(), db=dbs["info"])
+
+
 def open_dbs(env: Any) -> dict[str, Any]:
     """Opens the tables that a reader's copy has."""
     dbs = {}
@@ -188,7 +213,7 @@ def read_state(
                 elif queues is not None:
                     parts.rows = dict(read_offsets(txn, dbs, queues))
                 else:  # each is read, so that none is found damaged later
-                    deque(read_offsets(txn, dbs, dict), maxlen=0)
+                    deque(offset_blocks(path), maxlen=0)
             for key, value in txn.cursor(dbs["info"]) if "info" in dbs else ():
                 kind, _, name = bytes(key).decode().partition("/")
                 if kind == "version" and name in SECTIONS:
@@ -247,6 +272,41 @@ def read_offsets(
         yield bytes(name).decode("utf-8", "surrogatepass"), row
     for _, name in pairs:
         yield bytes(name).decode("utf-8", "surrogatepass"), queues()
+
+
+def offset_blocks(meta: Path) -> Iterator[bytes]:
+    """Yields the offsets of all pairs that have some, as the last commit has them, in blocks
+    (csrc/format/offsetblock.h): names as they are, of a million of which no object is made. Nobody
+    commits meanwhile. Raises: RecordDamaged, StoreIOError, OutOfMemory."""
+    path = meta / "data.mdb"
+    error, size = ffi.new("ps_error *"), ffi.new("int64_t *")
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        page, tables = _pages.leaf_pages(fd, b"pairs", b"offsets")
+        pairs, rows = (ffi.new("int64_t[]", numbers) for numbers in tables)
+        walk = lib.ps_audit_offsets_begin(fd, page, pairs, len(pairs), rows, len(rows), error)
+        _check_walk(walk, error, meta)
+        try:
+            while True:
+                found = lib.ps_audit_offsets_next(walk, size, error)
+                _check_walk(found, error, meta)
+                if size[0] == 0:
+                    break
+                yield bytes(ffi.buffer(found, size[0]))
+        finally:
+            lib.ps_audit_offsets_free(walk)
+    except _pages.PageError as bad:
+        raise _damaged(str(bad), meta) from None
+    finally:
+        os.close(fd)
+
+
+def _check_walk(found: Any, error: Any, meta: Path) -> None:
+    if found != ffi.NULL:
+        return
+    if error.code == lib.PS_E_DAMAGED:
+        raise _damaged(text_of(error.text), meta)
+    raise_error(error[0])
 
 
 def _from(cursor: Any, key: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -36,12 +36,14 @@ class _Items(ItemsView[str, dict[int, int]]):
 
 class StoredOffsets(Mapping[str, dict[int, int]]):
     """By ``topic@group`` the offset of each queue. reading: gives a transaction, which may change
-    something if one is under way, and the tables. Changes are made in such a one."""
+    something if one is under way, and the tables. Changes are made in such a one. blocks: yields
+    all of them as _database.offset_blocks() does, while nobody changes any."""
 
-    __slots__ = ("_reading",)
+    __slots__ = ("_reading", "blocks")
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: Reading, blocks: Callable[[], Iterator[bytes]]) -> None:
         self._reading = reading
+        self.blocks = blocks
 
     def __getitem__(self, pair: str) -> dict[int, int]:
         digest = _database.pair_key(pair)

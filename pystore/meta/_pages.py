@@ -31,7 +31,7 @@ from itertools import pairwise
 
 from pystore.native import ffi, lib
 
-__all__ = ["PageError", "check_pages"]
+__all__ = ["PageError", "check_pages", "leaf_pages"]
 
 _HEAD = 16
 _PAGE = struct.Struct("<QHHHH")
@@ -178,6 +178,16 @@ class _Walk:
             raise PageError(f"the table {what} has other pages or entries than it says")
         return kept
 
+    def leaves(self, table: _Table) -> list[int]:
+        """Returns the leaf pages of a table, none of which it reads, in order."""
+        level = [table.root] if table.depth else []
+        for _ in range(table.depth - 1):
+            below = [self.branch(number, self.read(number, _BRANCH)) for number in level]
+            level = [number for some in below for number in some]
+        for number in level:
+            self.take(number)
+        return level
+
     def plain(self, data: bytes, before: bytes | None, flags: int) -> int:
         """Returns how many entries a leaf page has that is sound at the first look; -1: look
         closer."""
@@ -271,3 +281,12 @@ def _check(fd: int) -> None:
             raise PageError(f"the table {key!r} is of another kind")
         walk.tree(table, repr(key))
     walk.free(free, txn)
+
+
+def leaf_pages(fd: int, *names: bytes) -> tuple[int, list[list[int]]]:
+    """Returns the size of a page, and for each of these tables its leaf pages in order, as the last
+    commit has them; none of a table that is not there. Raises: PageError, OSError."""
+    page, last, _, (_, main) = _metas(fd, os.fstat(fd).st_size)
+    walk = _Walk(fd, page, last)
+    tables = {key: _table(value) for key, flags, value in walk.tree(main, "main") if flags & _SUB}
+    return page, [walk.leaves(tables[name]) if name in tables else [] for name in names]

@@ -15,7 +15,8 @@ from typing import Any, Self, TypeVar
 
 import lmdb
 
-from pystore.errors import ReadOnly, StoreClosed, UsedAfterFork
+from pystore import files
+from pystore.errors import ReadOnly, StoreClosed, StoreError, UsedAfterFork
 from pystore.meta import _database, configfiles
 from pystore.meta._offsets import StoredOffsets
 from pystore.meta.configfiles import RAW_FILES, SECTIONS
@@ -82,6 +83,21 @@ class MetaStore:
             except lmdb.Error as failed:
                 raise _database.lmdb_error(failed, self.path) from failed
 
+    def _offset_blocks(self) -> Iterator[bytes]:
+        """Yields a writer's offsets as _database.offset_blocks() does; whoever changes something
+        waits, and none of it may come from within a change. Raises: StoreClosed, RecordDamaged,
+        StoreIOError, OutOfMemory."""
+        self._check_open()
+        with self._lock:
+            self._check_open()
+            assert self._txn is None, "these are of the last commit"
+            try:
+                yield from _database.offset_blocks(self.path)
+            except OSError as failed:
+                if isinstance(failed, StoreError):
+                    raise
+                raise files.os_error(failed, self.path) from failed
+
     def _read_pending(self, read: Callable[[Any, Mapping[str, Any]], _Found]) -> _Found:
         """Returns what `read` makes of a transaction and the tables; of a copy when read-only."""
         self._check_open()
@@ -144,7 +160,7 @@ class MetaStore:
     def _read_state(self) -> None:
         """Reads what a writer has in memory: all but the offsets."""
         self._state = _database.read_state(self._env, self._dbs, self.path, None)
-        self._state.parts["offsets"].rows = StoredOffsets(self._reading)
+        self._state.parts["offsets"].rows = StoredOffsets(self._reading, self._offset_blocks)
 
     def _grow(self) -> None:
         """Makes room for whoever tries again. No transaction is open, and none can begin."""

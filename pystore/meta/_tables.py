@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import heapq
 import struct
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Generic, TypeVar
 
 from pystore.errors import BadArgument
 from pystore.format.names import REVIVE_GROUP
+from pystore.format.offset_blocks import offset_rows
 from pystore.meta import _database, configfiles
 from pystore.meta._rows import MetaStore
 from pystore.meta.configfiles import (
@@ -165,12 +166,12 @@ class Offsets:
         pair = f"{topic}{AT}{group}"
         return rows.items() if None in (group, topic) else [(pair, rows.get(pair, {}))]
 
-    def pairs(self) -> Iterator[tuple[str, str, Mapping[int, int]]]:
-        """Yields group, topic and the offsets by queue, in no order, without a list of a million.
-        None changes meanwhile."""
-        for pair, queues in self._meta._rows("offsets").items():
-            topic, _, group = pair.partition(AT)
-            yield group, topic, queues
+    def blocks(self) -> Iterator[bytes]:
+        """Yields a writer's offsets, in no order, as blocks that the core reads
+        (csrc/format/offsetblock.h). None changes meanwhile. Raises: StoreClosed, RecordDamaged,
+        StoreIOError, OutOfMemory."""
+        blocks: Iterator[bytes] = self._meta._rows("offsets").blocks()
+        return blocks
 
     def first(self, count: int) -> tuple[list[ConsumerOffset], int]:
         """Returns the first ones of all(), and how many there are: a table shows a thousand of
@@ -188,19 +189,21 @@ class Offsets:
             ]
             return found[:count], sum(len(queues) for _, queues in rows.items())
 
-    def beyond(self, ends: Mapping[tuple[str, int], int]) -> list[tuple[ConsumerOffset, int]]:
+    def beyond(
+        self,
+        ends: Mapping[tuple[str, int], int],
+        suspects: Callable[[bytes], bytes] = lambda blocks: blocks,
+    ) -> list[tuple[ConsumerOffset, int]]:
         """Returns the offsets past the ends of their queues, in the order of all(), each with the
         highest that it may be. ends: the next offset of each topic and queue, 0 of those it lacks.
+        suspects: drops from blocks what may stay, and what `ends` need not be asked for.
         REVIVE_GROUP keeps the last record that is done, so -1 there says that none may be kept."""
         found = []
-        with self._meta._lock:
-            for pair, queues in self._meta._rows("offsets").items():
-                topic, _, group = pair.partition(AT)
-                last = 1 if group == REVIVE_GROUP else 0
-                for queue, offset in queues.items():
-                    allowed = ends.get((topic, queue), 0) - last
-                    if offset > allowed:
-                        found.append((ConsumerOffset(group, topic, queue, offset), allowed))
+        for blocks in self.blocks():
+            for group, topic, queue, offset in offset_rows(suspects(blocks)):
+                allowed = ends.get((topic, queue), 0) - (1 if group == REVIVE_GROUP else 0)
+                if offset > allowed:
+                    found.append((ConsumerOffset(group, topic, queue, offset), allowed))
         return sorted(found, key=lambda row: _TOPIC_FIRST(row[0]))
 
     def set_back(self, group: str, topic: str, queue: int, allowed: int) -> None:

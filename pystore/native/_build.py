@@ -21,6 +21,7 @@ HEADERS = (
     "format/record.h",
     "format/fields.h",
     "format/litename.h",
+    "format/offsetblock.h",
     "files/notes.h",
     "files/checkpoint.h",
     "pystore.h",

@@ -49,15 +49,17 @@ def set_back_progress(
     metadata: Metadata,
     queues: Iterable[QueueInfo],
     light_end: Callable[[str], int | None] = lambda topic: None,
+    suspects: Callable[[bytes], bytes] = lambda blocks: blocks,
 ) -> list[ReportItem]:
     """Sets progress beyond the end of its queue back to that end, logs what it was, and returns
     what was changed. A queue that is not there has no record in the log: its next message has
-    offset 0. light_end: the next offset of a light queue; None for another topic.
+    offset 0. light_end: the next offset of a light queue; None for another topic. suspects: drops
+    from blocks of offsets (pystore/format/offset_blocks.py) those of light queues that may stay.
 
     Raises: DiskFull, StoreIOError; nothing was changed.
     """
     ends = _Ends(queues, light_end)
-    beyond = metadata.offsets.beyond(ends)
+    beyond = metadata.offsets.beyond(ends, suspects)
     levels = [
         (level, offset, end)
         for level, offset in metadata.delay_offsets.all().items()

@@ -257,7 +257,9 @@ class Store(Base):
         """Sets consumer offsets and progress of delay levels beyond the ends of their queues back
         (pystore/store/_offsets.py): at the open, and when a store that followed another one leads.
         Raises: DiskFull, StoreIOError."""
-        found = set_back_progress(self.metadata, self.queues(), self._light_end)
+        found = set_back_progress(
+            self.metadata, self.queues(), self._light_end, self.lights.suspects
+        )
         self.report = replace(self.report, items=(*self.report.items, *found))
 
     def _light_end(self, topic: str) -> int | None:

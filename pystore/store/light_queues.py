@@ -110,6 +110,14 @@ class LightQueues:
         found = lib.ps_lights_range(self._owner.c_handle(), raw, len(raw), two, two + 1)
         return (two[0], two[1]) if found else None
 
+    def suspects(self, blocks: bytes) -> bytes:
+        """Drops from blocks of consumer offsets (pystore/format/offset_blocks.py) those of light
+        queues, while they are served, that are not past the end."""
+        kept = bytearray(blocks)
+        at = ffi.from_buffer("uint8_t[]", kept, require_writable=True)
+        size = lib.ps_lights_beyond(self._owner.c_handle(), at, len(kept))
+        return bytes(ffi.buffer(at, size))
+
     def last_ms(self, name: str) -> int:
         """Returns the store time of the queue's last message, in ms; 0: it is not known."""
         raw = utf8(name, "the queue")

@@ -21,6 +21,7 @@ from broker.services.topics import Topics
 from broker.wire import codec
 from broker.wire.command import Command, texts
 from pystore import Store
+from pystore.format.offset_blocks import offset_rows
 from pystore.settings import load
 
 __all__ = ["FakeCore", "FakePeer", "answer_of", "beat", "send_command", "services"]
@@ -174,10 +175,11 @@ class FakeCore:
             if key[0] == group and topic in (None, key[1]):
                 del self.subscriptions[key]
 
-    def load_offsets(self, rows):
-        for group, topic, queues in rows:
-            for queue, offset in queues.items():
-                self.commit_offset(group, topic, queue, offset)
+    def load_offsets(self, blocks):
+        for some in blocks:
+            for row in offset_rows(some):
+                self.commit_offset(*row)
+        self.pass_over_changed_offsets()
         return 0, ""
 
     def commit_offset(self, group, topic, queue, offset):

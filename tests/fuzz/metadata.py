@@ -27,6 +27,7 @@ from broker.wire import mqjson
 from pystore.meta import _pages
 from pystore.meta.configfiles import SECTIONS, check_json
 from pystore.metadata import Metadata, SubscriptionGroup, TopicConfig
+from pystore.store.light_queues import names_in
 
 MUSEUM = Path(__file__).parent / "museum"
 FIND = Path(os.environ.get("PS_FUZZ_FIND", "build/fuzz-find"))
@@ -120,7 +121,7 @@ def try_subscriptions(data: bytes) -> bool:
         return False
     for each in clients:
         f"{each.group}{each.client_id}".encode()
-        assert not subscription_problem(each.parent, each.names)
+        assert not subscription_problem(each.parent, names_in(each.names))
     return True
 
 

@@ -31,6 +31,7 @@ from pystore.errors import (
     UsedAfterFork,
 )
 from pystore.files import javajson
+from pystore.format.offset_blocks import offset_rows
 from pystore.meta import _database, _offsets, configfiles
 from pystore.metadata import DataVersion, Metadata, SubscriptionGroup, TopicConfig, system_topics
 from pystore.settings import load
@@ -657,16 +658,37 @@ def test_offsets_are_read_in_pieces_and_each_once(root, rng, monkeypatch):
         f"{rng.choice(prefixes)}{n}@g": {q: rng.randrange(99) for q in range(rng.randrange(4))}
         for n in range(40)
     }
+    rows["l" * 5000 + "@g"] = {0: 1}  # such a name has a page of its own
     file = root / "config" / "consumerOffset.json"
     write(file, configfiles.SECTIONS["offsets"].dumps(configfiles.Parts(rows)))
     with Metadata(root) as meta:
         names = [name for name, _ in meta._rows("offsets").items()]
         assert sorted(names) == sorted(rows)
         assert dict(meta._rows("offsets").items()) == rows
-        assert {f"{topic}@{g}": queues for g, topic, queues in meta.offsets.pairs()} == rows
+        found = [row for some in meta.offsets.blocks() for row in offset_rows(some)]
+    assert sorted(found) == sorted(
+        ("g", pair.removesuffix("@g"), queue, offset)
+        for pair, queues in rows.items()
+        for queue, offset in queues.items()
+    )
     assert json.loads(file.read_bytes())["offsetTable"] == {
         pair: {str(q): offset for q, offset in queues.items()} for pair, queues in rows.items()
     }
+
+
+def test_config_files_that_say_all_of_it_are_not_written_again(root, tmp_path):
+    """A clean end says so; one commit after it, and a file that is gone, are written."""
+    with Metadata(root) as meta:
+        fill(meta)
+    with Metadata(root) as meta:
+        assert meta.maybe_export() == [] and not meta._exported, "nothing was laid out"
+        meta.offsets.commit("late", "orders", 0, 1)
+        shutil.copytree(root, tmp_path / "killed")
+    with Metadata(tmp_path / "killed") as meta:
+        assert meta.maybe_export() == ["consumerOffset.json"]
+    (root / "config" / "topics.json").unlink()
+    with Metadata(root) as meta:
+        assert meta.maybe_export() == ["topics.json"]
 
 
 def test_groups_by_topic_leave_light_queues_out(root):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from broker.loop.safe_log import SafeLogger
-from broker.services.lite.names import parts_of, subscription_problem
+from broker.services.lite.names import lined_up, parts_of, subscription_problem
 from broker.services.lite.registry import LiteClient
 from broker.wire import mqjson
 from broker.wire.jsonbody import BOOLEAN, TEXT, JsonMember, Shape, listed, required
@@ -45,13 +45,13 @@ _ROW_BYTES = 128
 
 class KeptClient(NamedTuple):
     """A row of the file: a client. `wild`: it reads all lite topics of `parent`, its topic; else
-    those of `names`, and if there are `more`, those of the next row."""
+    those of `names`, as lined_up() has them, and if there are `more`, those of the next row."""
 
     group: str
     client_id: str
     parent: str
     wild: bool
-    names: list[str]
+    names: bytes
     more: bool = False
 
 
@@ -71,7 +71,7 @@ def clients_of(file: BinaryIO) -> Iterator[KeptClient]:
 
 def _sound(rows: Iterable[Any]) -> Iterator[KeptClient]:
     for r in rows:
-        names = list(r["liteTopicSet"])
+        names = r["liteTopicSet"]
         try:
             f"{r['group']}{r['clientId']}".encode()
             problem = subscription_problem(r["topic"], names)
@@ -80,7 +80,8 @@ def _sound(rows: Iterable[Any]) -> Iterator[KeptClient]:
         if problem:
             log.warning("Subscriptions of %.80r are not taken over: %s", r["clientId"], problem)
             continue
-        yield KeptClient(r["group"], r["clientId"], r["topic"], r["wildcard"], names, r["more"])
+        wild, more = r["wildcard"], r["more"]
+        yield KeptClient(r["group"], r["clientId"], r["topic"], wild, lined_up(names), more)
 
 
 class KeptSubscriptions:

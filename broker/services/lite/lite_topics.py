@@ -162,9 +162,9 @@ class LiteTopics:
             self.registry.join(*who, row.parent, self._event_room(row.group))
             if who != before:
                 self.registry.begin_set(*who)
-            for at in range(0, len(row.names), _TOGETHER):
-                some = row.names[at : at + _TOGETHER]
-                self.registry.add(*who, [queue_of(row.parent, name) for name in some])
+            at = 0
+            while at < len(row.names):
+                at = self.registry.add_below(*who, row.parent, row.names, at)
                 yield row
             if row.wild:
                 self.registry.add_wild(*who)

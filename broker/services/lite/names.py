@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
 from broker.services.names import TOPIC_MAX
 from pystore.format.names import LIGHT_PREFIX
 from pystore.native import ffi, lib
 
 __all__ = [
-    "CLIENT_MAX", "NAME_MAX", "name_problem", "parts_of", "queue_of", "queues_below",
+    "CLIENT_MAX", "NAME_MAX", "lined_up", "name_problem", "parts_of", "queue_of", "queues_below",
     "subscription_problem", "topic_below",
 ]  # fmt: skip
 
@@ -17,6 +18,17 @@ __all__ = [
 NAME_MAX: int = lib.PS_LITE_NAME_MAX
 #: Bytes of a client's id; official clients have some 60.
 CLIENT_MAX = 255
+
+
+#: Each length as a byte.
+_LENGTHS = [bytes((length,)) for length in range(256)]
+
+
+def lined_up(names: Iterable[str]) -> bytes:
+    """Returns names, of 255 bytes at most, as the core takes them: each after its length."""
+    raws = list(map(str.encode, names))
+    lengths = map(_LENGTHS.__getitem__, map(len, raws))
+    return b"".join(chain.from_iterable(zip(lengths, raws, strict=True)))
 
 
 def queues_below(parent: str) -> str:

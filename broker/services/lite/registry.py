@@ -10,6 +10,7 @@ from typing import Any
 
 from broker.hot.core import Core
 from broker.loop.turns import Pieces
+from broker.services.lite.names import lined_up
 from pystore.native import ffi, lib, raise_error
 from pystore.store.light_queues import names_in
 
@@ -95,10 +96,6 @@ def _client_of(row: Any) -> LiteClient:
     )  # fmt: skip
 
 
-def _lined_up(names: Iterable[str]) -> bytes:
-    return b"".join(bytes((len(raw),)) + raw for raw in map(str.encode, names))
-
-
 class LiteRegistry:
     """Clients by group and id. It lives on the event loop."""
 
@@ -176,10 +173,23 @@ class LiteRegistry:
     def add(self, group: str, client_id: str, queues: Iterable[str]) -> int:
         """Subscribes a client to light queues, and returns how many of them are new. What they have
         is an event. Raises: OutOfMemory, BadArgument for a client that has not joined."""
-        names = _lined_up(queues)
+        names = lined_up(queues)
         return self._check(
             self._ask(lib.ps_lite_add, group, client_id, names, len(names), self._error)
         )
+
+    def add_below(self, group: str, client_id: str, parent: str, names: bytes, begin: int) -> int:
+        """Subscribes a client to lite topics of a topic, whose names lined_up() has made: to some
+        of them, from a place on. Returns where the next call begins. Raises: OutOfMemory,
+        BadArgument."""
+        at, topic = ffi.new("int32_t *", begin), parent.encode()
+        self._check(
+            self._ask(
+                lib.ps_lite_add_below, group, client_id, topic, len(topic), names, len(names), at,
+                self._error,
+            )
+        )  # fmt: skip
+        return int(at[0])
 
     def begin_set(self, group: str, client_id: str) -> None:
         """Begins a new set of a client: those that add() has from now on stay after end_set()."""
@@ -309,7 +319,7 @@ class LiteRegistry:
         """Deletes a light queue, its events, and the offsets and batches of these groups in it,
         unless something was put to it since before_ms (0: whatever was). Returns whether it is
         gone. Raises: StoreError."""
-        raw, names = queue.encode(), _lined_up(groups)
+        raw, names = queue.encode(), lined_up(groups)
         return bool(
             self._check(
                 lib.ps_lite_delete(
