@@ -141,9 +141,6 @@ LONGEST = (
     "tidy/",
     "crash/",
 )
-#: Files of spark/ that share the second session; the rest of the folder shares the first. There are
-#: two, of the same length: one costs half a minute of processor time before its first row.
-SPARK_SECOND = ("test_java_broker", "test_job_faults", "test_jobs", "test_pages", "test_spark_kill")
 #: Files of spark/ that use no session, or processes of their own.
 SPARK_ALONE = (
     "test_cluster", "test_connect", "test_file_modes", "test_first_contact",
@@ -226,13 +223,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             if "::test_page_runs[" in nodeid:
                 return nodeid
             if "[spark " in nodeid:  # verbs that start a session, or use the one that is there
-                return "tests/spark second"
+                return "tests/spark"
             if file.startswith("tests/tidy/"):  # which parse each file of the product once
                 return "tests/tidy"
             stem = Path(file).stem
-            if not file.startswith("tests/spark/") or stem in SPARK_ALONE:
-                return file
-            return "tests/spark second" if stem in SPARK_SECOND else "tests/spark first"
+            shares = file.startswith("tests/spark/") and stem not in SPARK_ALONE
+            return "tests/spark" if shares else file
 
         def remove_node(self, node: Any) -> str | None:
             """A test that ended its worker has failed, and its file goes on after it. The scheduler

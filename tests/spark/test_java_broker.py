@@ -152,6 +152,7 @@ def read_all(writer: Any, stream: Any) -> None:
         stream = writer.start()
 
 
+@pytest.mark.long
 def test_scans_and_a_stream_while_the_broker_writes(spark, load, broker, tmp_path):
     counts: list[int] = []
     with broker.under_load():

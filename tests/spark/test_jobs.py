@@ -51,6 +51,7 @@ def test_fates_are_those_of_the_clients_ledger(run_job, golden, golden_ledger):
     assert report["committed more than once"] == []
 
 
+@pytest.mark.long
 def test_commits_that_came_twice_and_halves_that_nobody_ends(run_job, store_path, small, tmp_path):
     with pystore.open(store_path, **small) as store:
 
@@ -236,6 +237,7 @@ def test_runs_add_what_is_new_and_span_segments(
     assert dump(copy, capfd) == dump(store_path, capfd)
 
 
+@pytest.mark.long
 def test_a_topic_whose_name_is_too_long_for_a_directory(run_job, make, tmp_path, capfd):
     """Each '%' takes three bytes there; two topics differ in the last letter alone."""
     path, archive, copy = (
@@ -348,6 +350,7 @@ def test_deliveries_of_javas_broker_are_paired_with_what_was_asked(run_job, gold
     )
 
 
+@pytest.mark.long
 def test_what_one_of_two_logs_has_is_named(run_job, make, tmp_path):
     a, b = make({"t": [20], "u": [5]}, tmp_path / "a"), make({"t": [20], "u": [3]}, tmp_path / "b")
     with pystore.open(b) as store:

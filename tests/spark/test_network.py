@@ -77,6 +77,7 @@ def test_a_broker_that_stalls_for_seconds_costs_no_attempt(sent, broker, store_p
     assert [bytes(m.body) for m in stored(store_path, "t")] == [b"first", b"second"]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_stream_reaches_the_broker(spark, broker, store_path, make, tmp_path):
     source = make({"s": [50, 30]}, tmp_path / "source")

@@ -127,6 +127,7 @@ def test_options_answer_the_same_questions_without_reading_the_rest(load, make):
 # ---- pushdown=unsafe ----
 
 
+@pytest.mark.long
 def test_one_load_gives_wrong_answers_when_told_to_push(load, make, pushing):
     path = make({"t": [1000] * 4})
     frame = load(path, "queueId int", pushdown="unsafe").withColumnRenamed("queueId", "q")

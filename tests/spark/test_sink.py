@@ -181,6 +181,7 @@ def test_only_append(spark, store_path):
         ).save(str(store_path))
 
 
+@pytest.mark.long
 def test_a_named_job_is_put_once(spark, save, store_path):
     for _ in range(2):
         save(spark.range(10).selectExpr("cast(id AS string) AS body"), topic="t", jobId="load-1")
@@ -403,6 +404,7 @@ def test_a_stream_writes_each_batch_once(stream, make, tmp_path, store_path):
     assert batches == {"0", "1", "2"}
 
 
+@pytest.mark.long
 def test_source_and_sink_together_while_messages_come(spark, make, small, tmp_path, store_path):
     source = make({"t": [5]}, tmp_path / "source")
     query = (

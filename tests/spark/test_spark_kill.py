@@ -149,6 +149,7 @@ def _end(path: Path) -> int:
         return int(reader.info().log_max)
 
 
+@pytest.mark.long
 def test_the_commit_of_a_streams_batch_is_killed(spark, tmp_path, store_path):
     source = tmp_path / "source"
     with pystore.open(source) as store:

@@ -66,6 +66,7 @@ def test_available_now_keeps_to_the_limit_of_offsets(run, written, make):
     assert written() == sorted(expected("t", 0, 0, 1500) + expected("t", 1, 0, 500))
 
 
+@pytest.mark.long
 def test_available_now_keeps_to_the_limit_of_bytes(run, written, make):
     path = make({"t": [1000]})
     counts = run(path, startingOffsets="earliest", maxBytesPerTrigger="32k")
@@ -93,6 +94,7 @@ def _forget_commit(checkpoint: Path, batch: int) -> None:
         path.unlink()
 
 
+@pytest.mark.long
 def test_batch_0_is_replayed_with_its_offsets(run, spark, tmp_path, make, small):
     path = make({"t": [10]})
     state = tmp_path / "state.json"
@@ -105,6 +107,7 @@ def test_batch_0_is_replayed_with_its_offsets(run, spark, tmp_path, make, small)
     assert counts == [10, 5]
 
 
+@pytest.mark.long
 def test_latest_is_remembered_in_the_state_file(run, written, tmp_path, make, small, spark):
     path = make({"t": [10]})
     state = tmp_path / "state.json"
@@ -145,6 +148,7 @@ def test_a_live_query_sees_messages_as_they_are_put(spark, store_path, small, tm
             query.stop()
 
 
+@pytest.mark.long
 def test_lost_messages_end_the_query_or_are_stepped_over(run, written, make, small):
     from tests.spark.losses import drop_oldest
 
@@ -160,6 +164,7 @@ def test_lost_messages_end_the_query_or_are_stepped_over(run, written, make, sma
     assert run(path, failOnDataLoss="false") == [12000 - low]
 
 
+@pytest.mark.long
 def test_a_store_made_anew_is_named_or_read_from_its_beginning(run, written, make):
     path = make({"t": [10]})
     run(path, startingOffsets="earliest")
@@ -182,6 +187,7 @@ def test_progress_goes_to_a_consumer_group(run, make, small):
     assert config["offsetTable"]["t@spark-group"] == {"0": 800}
 
 
+@pytest.mark.long
 def test_progress_beside_another_writer_is_kept_aside(run, make, small):
     path = make({"t": [1000]})
     with pystore.open(path, **small):
@@ -190,6 +196,7 @@ def test_progress_beside_another_writer_is_kept_aside(run, make, small):
         assert aside["offsetTable"] == {"t@g": {"0": 600}}
 
 
+@pytest.mark.long
 def test_several_stores_stream_as_one(run, written, make, tmp_path):
     a, b = make({"t": [3]}, tmp_path / "a"), make({"u": [4]}, tmp_path / "b")
     assert run([a, b], startingOffsets="earliest") == [7]

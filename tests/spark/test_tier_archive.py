@@ -261,6 +261,7 @@ def test_a_damaged_manifest_or_segment_ends_the_run(source: Source, archive: Arc
     assert "a manifest is wrong" in archive(code=5)["text"]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_tasks_archive_a_tier_that_reconcile_finds_there(
     source: Source, run_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
