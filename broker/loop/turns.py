@@ -296,11 +296,13 @@ class _Steps:
 
 class Pieces:
     """Divides work on the loop: ``await pieces.next()`` between two pieces lets other work have its
-    turn once this one took piece_s. rest_s: nothing is done for so long then, of what is not
-    urgent: network threads need the core and the processor, too, which no turn gives them."""
+    turn once this one took piece_s (None: PIECE_S). rest_s: nothing is done for so long then, of
+    what is not urgent: network threads need the core and the processor, too, which no turn gives
+    them."""
 
-    def __init__(self, piece_s: float = PIECE_S, rest_s: float = 0.0) -> None:
-        self._piece_s, self._rest_s, self._began = piece_s, rest_s, monotonic()
+    def __init__(self, piece_s: float | None = None, rest_s: float = 0.0) -> None:
+        self._piece_s = PIECE_S if piece_s is None else piece_s
+        self._rest_s, self._began = rest_s, monotonic()
 
     async def next(self) -> None:
         if monotonic() - self._began >= self._piece_s:
