@@ -1,7 +1,7 @@
 """Blocks of objects in memory, and on disk below it: one request for neighbours, one fetch of a
 block for all who wait.
 
-Objects never change, so a block is right for as long as it is kept.
+Ours never change, so a block is right for as long as it is kept.
 """
 
 from __future__ import annotations
@@ -160,6 +160,11 @@ class BlockCache:
                 del self._blocks[place]
         if self._disk is not None:
             self._disk.forget(key)
+
+    def forget_all(self) -> None:
+        """Drops what is kept in memory: objects of upstream's tier grow."""
+        with self._lock:
+            self._blocks.clear()
 
     def close(self, *, wait: bool = False) -> None:
         """Ends it. wait: until what is on its way has come."""

@@ -33,7 +33,7 @@ from pystore.cold.segment import (
     numbers_of,
     units_of_row,
 )
-from pystore.cold.tier import Extent, Place, QueueSpan, Recent, TierView, open_tier
+from pystore.cold.tier import Extent, Place, QueueSpan, Recent, Tier, TierView, open_tier
 from pystore.cold.units import fetch_units
 from pystore.errors import NotFound, ReadOnly, StoreClosed
 from pystore.format.units import UNIT, units_of
@@ -254,6 +254,8 @@ class ColdReader(Reader):
         """Takes over what others have found of the tier meanwhile."""
         self._spans, self._all = {}, False
         self._cursors = Recent(_CURSORS)
+        if not isinstance(self.tier, Tier):
+            self._blocks.forget_all()
         if self._on is not None:
             self._on.stop()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pystore.cold.reader import ColdReader
 from pystore.cold.restore import fetch
 from pystore.cold.tier import Tier, new_tier, open_tier
 from pystore.cold.upkeep import verify, verify_units
+from pystore.format.units import UNIT
 
 #: Of a local record the physical offset is another: the log of that broker begins here.
 LOCAL = 131_072
@@ -68,6 +70,21 @@ def test_its_records_are_what_its_consumer_got(golden: Path, expected: dict[Any,
         check(reader, expected, places=True)
         assert [m.queue_offset for m in reader.query("t_keys", "order-1-3")] == [1]
         assert len(list(reader.messages())) == 364
+
+
+def test_what_its_broker_appends_is_there_at_the_next_look(golden: Path, tmp_path: Path):
+    (units,) = golden.rglob("tier/*/*/t_tx/0/CONSUME_QUEUE/*")
+    whole = units.read_bytes()
+    tier = tmp_path / "tier"
+    shutil.copytree(golden / "tier", tier)
+    grows = tier / units.relative_to(golden / "tier")
+    grows.write_bytes(whole[: len(whole) // UNIT.size // 2 * UNIT.size])
+    with ColdReader(tier) as reader:
+        at = reader.read("t_tx", 0, 0).next_offset
+        grows.write_bytes(whole)
+        reader.refresh()
+        rest = reader.read("t_tx", 0, at)
+    assert (rest.next_offset, len(rest)) == (len(whole) // UNIT.size, rest.next_offset - at)
 
 
 def test_a_file_of_units_is_read_in_pieces(
