@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from itertools import islice
 
 from broker.hot.core import Core
 from broker.loop.rate_limited_log import RateLimitedLogger
@@ -161,23 +162,32 @@ class ConsumerOffsets:
             mark = self._mark_now()
             while self._take(begin=True):
                 pass  # of the time that the last write took
-            topics = {topic}
             if group is not None and topic is None:
-                found = await asyncio.to_thread(self._metadata.offsets.all, group)
-                known = {each.topic for each in found}
-                topics = {t for t in known | self.topics_of(group) if not _is_own(t, group)}
-            for each in topics:
-                self._core.delete_offsets(group, each)
-            for key in list(self._unsaved):
-                if group in (None, key[0]) and (key[1] in topics or None in topics):
-                    del self._unsaved[key]
-            await asyncio.to_thread(self._forget, group, topics)
+                await self._delete_group(group)
+            else:
+                self._core.delete_offsets(group, topic)
+                for key in list(self._unsaved):
+                    if group in (None, key[0]) and topic in (None, key[1]):
+                        del self._unsaved[key]
+                await asyncio.to_thread(self._metadata.offsets.delete, group, topic)
             await self._write_taken(mark)
 
-    def _forget(self, group: str | None, topics: Iterable[str | None]) -> None:
-        with self._metadata.batch():
-            for topic in topics:
-                self._metadata.offsets.delete(group, topic)
+    async def _delete_group(self, group: str) -> None:
+        """Deletes a group's offsets, of which there may be a million in lite topics."""
+        here, pieces = self._core.consumed(group=group), Pieces()
+
+        def all_topics() -> list[str]:
+            found = {topic for _, topic in here}
+            found.update(each.topic for each in self._metadata.offsets.all(group))
+            return [each for each in found if not _is_own(each, group)]
+
+        topics = iter(await asyncio.to_thread(all_topics))
+        while some := [(group, topic) for topic in islice(topics, _BATCH)]:
+            for pair in some:
+                await pieces.next()
+                self._core.delete_offsets(*pair)
+                self._unsaved.pop(pair, None)
+            await asyncio.to_thread(self._metadata.offsets.delete_pairs, some)
 
     # ---- to the disk ----
 

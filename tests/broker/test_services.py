@@ -415,6 +415,25 @@ def test_a_walk_over_all_groups_lets_others_have_their_turn(s, monkeypatch):
     assert found["g6"] == {"t6", "t13"} and len(found) - ("late" in found) == 7
 
 
+def test_the_deletion_of_a_group_lets_others_have_their_turn(s, monkeypatch):
+    """It may have read a million lite topics."""
+    monkeypatch.setattr(turns, "PIECE_S", 0.0)
+    for number in range(40):
+        s.offsets.commit("g", f"t{number}", 0, 1)
+    s.offsets.commit("h", "t1", 0, 1)
+
+    async def delete():
+        deleting = asyncio.ensure_future(s.offsets.delete(group="g"))
+        seen = set()
+        while not deleting.done():
+            await asyncio.sleep(0)
+            seen.add(sum(s.offsets.get("g", f"t{number}", 0) is not None for number in range(40)))
+        return await deleting or len(seen)
+
+    assert asyncio.run(delete()) > 20
+    assert [(o.group, o.topic) for o in s.store.metadata.offsets.all()] == [("h", "t1")]
+
+
 # ---- locks ----
 
 
