@@ -1,5 +1,6 @@
 """The official Node client runs the examples of its README, at our service in local and in cluster
-mode. They ask 127.0.0.1:8081, which is filled in, and lose their types: node knows none."""
+mode. They ask 127.0.0.1:8081, which is filled in, and lose their types: node knows none. Of lite
+topics there is no example: tests/node/lite.mjs."""
 
 from __future__ import annotations
 
@@ -14,13 +15,14 @@ import pytest
 from proxies import service_of_ours
 from waiting import BOUND_S
 
-from broker import Consumer, Message, Producer
+from broker import Admin, Consumer, Message, Producer
 
 pytestmark = pytest.mark.long
 
 PACKAGE = "rocketmq-client-nodejs@1.0.8"
 ADDRESS = "127.0.0.1:8081"
-TOPICS = {"TopicTest": "NORMAL", "DelayTopic": "DELAY", "yourTopic": "NORMAL"}
+TOPICS = {"TopicTest": "NORMAL", "DelayTopic": "DELAY", "yourTopic": "NORMAL", "lites": "LITE"}
+LITE = Path(__file__).resolve().parents[1] / "node" / "lite.mjs"
 #: Of the README, in its order.
 PRODUCER, RECALL, SIMPLE, PUSH = range(4)
 
@@ -57,8 +59,12 @@ def example(package: Path, folder: Path, number: int, address: str) -> subproces
     code = re.sub(r"\((\w+): \w+\): Promise<\w+>", r"(\1)", code)
     program = package / f"example{number}.mjs"
     program.write_text(code, "utf-8")
+    return node(folder, program)
+
+
+def node(folder: Path, *words: str | Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        ["node", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        ["node", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env={**os.environ, "HOME": str(folder)},
     )  # fmt: skip
 
@@ -101,3 +107,12 @@ def test_consumers(
         for _ in range(4):
             producer.send(Message(topic, b"for node", tags="nodejs-demo"))
     said(example(package, tmp_path, number, service[0]), words)
+
+
+def test_lite_topics(service: tuple[str, str], package: Path, tmp_path: Path) -> None:
+    with Admin(service[1]) as admin:
+        admin.create_group("agents", attributes={"lite.bind.topic": "lites"})
+    program = shutil.copy(LITE, package)
+    text = said(node(tmp_path, program, service[0], "agents", "lites"), "got read 2")
+    got = [line for line in text.splitlines() if line.startswith("got ")]
+    assert got == ["got read 0", "got read 1", "got read 2"]

@@ -22,7 +22,7 @@ import pytest
 from proxies import proxy
 from waiting import until
 
-from broker import Broker, Consumer, Message, NameServer, Producer
+from broker import Admin, Broker, Consumer, Message, NameServer, Producer
 from broker.testing import SETTINGS
 from broker.wire.codes import RequestCode
 
@@ -39,7 +39,10 @@ TOPICS = {
     "yourTransactionTopic": "TRANSACTION", "yourTopic": "NORMAL",
     "go-normal": "NORMAL", "go-fifo": "FIFO", "go-delay": "DELAY", "go-transaction": "TRANSACTION",
     "topic-delay-new": "DELAY", "go-simple": "NORMAL", "go-push": "NORMAL", "go-async": "NORMAL",
+    "go-lite": "LITE",
 }  # fmt: skip
+#: The group of that topic, and the lite topic that Go's example reads.
+LITE_GROUP, LITE_READ = "go-lite-g", "00900"
 
 
 class Service:
@@ -100,6 +103,7 @@ def _ours(folder: Path, mode: str) -> Iterator[Service]:
         broker = undo.enter_context(Broker(folder / "store", **given))
         for name, kind in TOPICS.items():
             broker.create_topic(name, queues=_QUEUES, message_type=kind)
+        broker.create_group(LITE_GROUP, lite_of="go-lite")
         if mode == "cluster":
             undo.enter_context(proxy("ours", names.address, folder / "proxy", grpcServerPort=PORT))
         pop = broker.services.pop
@@ -111,7 +115,8 @@ def _ours(folder: Path, mode: str) -> Iterator[Service]:
 def _of_apache(folder: Path, mode: str) -> Iterator[Service]:
     """Its broker, name server and proxy."""
     settings = {"recallMessageEnable": "true", "transactionTimeOut": 1000}
-    with launch.running("java", folder / "java", settings) as peer:
+    settings |= {"enableLmq": "true", "enableMultiDispatch": "true"}
+    with launch.running("java", folder / "java", settings, "5.5.0") as peer:
         for name, kind in TOPICS.items():
             fields = {
                 "topic": name, "defaultTopic": "TBW102", "readQueueNums": str(_QUEUES),
@@ -120,7 +125,9 @@ def _of_apache(folder: Path, mode: str) -> Iterator[Service]:
             }  # fmt: skip
             code, _, body = launch.ask(peer.broker, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
             assert code == 0, body
-        with proxy("java", peer.namesrv, folder / "proxy", grpcServerPort=PORT):
+        with Admin(peer.namesrv) as admin:
+            admin.create_group(LITE_GROUP, attributes={"lite.bind.topic": "go-lite"})
+        with proxy("java", peer.namesrv, folder / "proxy", version="5.5.0", grpcServerPort=PORT):
             yield Service(peer.broker, peer.namesrv)
 
 
@@ -208,6 +215,7 @@ GO = {
     "producer/async": "go-async",
     "producer/transaction": "go-transaction", "producer/delay_recall": "topic-delay-new",
     "consumer/simple_consumer": "go-simple", "consumer/push_consumer": "go-push",
+    "producer/lite": "go-lite", "consumer/lite_push_consumer": "go-lite",
 }  # fmt: skip
 
 
@@ -256,3 +264,17 @@ def test_consumers_of_go(service: Service, gophers: Path, tmp_path: Path, kind: 
     service.send(topic, 5)
     with go(gophers, tmp_path, f"consumer/{kind}_consumer"):
         until(lambda: service.is_consumed(f"{topic}-g", topic, 5), "acknowledgements")
+
+
+def test_lite_topics_of_go(service: Service, gophers: Path, tmp_path: Path) -> None:
+    """Its producer sends to three in turn, a message a second; its consumer reads one of them."""
+    sends, reads = tmp_path / "producer", tmp_path / "consumer"
+    for each in (sends, reads):
+        each.mkdir()
+    with (
+        go(gophers, reads, "consumer/lite_push_consumer") as said,
+        go(gophers, sends, "producer/lite"),
+    ):
+        until(lambda: said.read_text().count("received message:") >= 2, "messages")
+    lines = [each for each in said.read_text().splitlines() if "received message:" in each]
+    assert all(f" go-lite {LITE_READ} " in each for each in lines), lines
