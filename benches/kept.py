@@ -59,6 +59,8 @@ KEPT = (
          " --only plain,sql,lost,synced,together", 175),
     Kept("lite", "lite --rounds 1 --peers ours,5.5.0"
          " --only sends,subscribe,delivery,memory,restart", 120),
+    Kept("lite_rocksdb", "lite --rounds 1 --peers ours,5.5.0-rocksdb --topics 100000"
+         " --only memory,sends,subscribe,delivery", 200),
     Kept("tier", "tier --rounds 2 --mb 1000 --seconds 6", 60),
     Kept("tier_peers", "tier_peers --rounds 1", 90),
     Kept("tier_reads", "tier_reads --rounds 2 --mb 500 --hours 8760", 220),

@@ -299,6 +299,10 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
         "Lite topics",
         "One message of 64 bytes in each.",
     ),
+    "lite_rocksdb": PlainSection(
+        "A hundred thousand lite topics, beside RocketMQ's store of RocksDB",
+        "The same. Its file store ends at some twenty thousand.",
+    ),
     "tier": PlainSection(
         "Writing out to a cold tier",
         "Into a folder, and sends beside it.",
