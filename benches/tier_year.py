@@ -157,6 +157,9 @@ class CountedObjects:
         self.counts.bytes_got += len(data[start:end])
         return data[start:end]
 
+    def mapped(self, key: str, size: int, base: int) -> None:
+        return None
+
     def size_of(self, key: str) -> int | None:
         self.counts.gets += 1  # a HEAD costs as much
         data = self._found(key)

@@ -24,7 +24,7 @@
 #include <stdint.h>
 
 /* cdef begin */
-#define PS_ABI 8 /* raised whenever a struct or a function below changes its meaning */
+#define PS_ABI 9 /* raised whenever a struct or a function below changes its meaning */
 
 typedef struct ps_store ps_store; /* a store opened for writing or for reading */
 /* a topic of an open store; lives as long as the store's handle */
@@ -559,6 +559,7 @@ typedef struct ps_excerpt {
     const uint8_t *records;
     int64_t len;
     int64_t base; /* what units call the first byte */
+    ps_mapfile *file; /* where records lie, its bytes called as units call them, or NULL */
     const uint8_t *units;
     int32_t count;
     int64_t first; /* queue offset of the first unit */
@@ -580,7 +581,8 @@ void ps_units_choose(const uint8_t *units, int32_t count, const ps_read_options 
 /* The messages of an excerpt as ps_read gives those of a queue; the batch points into its bytes,
  * which must stay until it is freed. A record that is not what its unit says, or is of another
  * queue or offset, is passed over and counted (damaged). min_offset and max_offset are those of the
- * excerpt. NULL: no memory. */
+ * excerpt. Of a file the batch has a reference, and its bytes need not stay. NULL: PS_E_NO_MEMORY,
+ * or PS_E_FILE_SIZE, as of ps_batch_whole. */
 ps_batch *ps_excerpt_read(const ps_excerpt *excerpt, const ps_read_options *options,
                           ps_error *error);
 void ps_batch_get(const ps_batch *batch, ps_batch_info *out);
@@ -721,10 +723,11 @@ typedef int64_t (*ps_inflate)(void *arg, int32_t type, const uint8_t *in, int64_
                               int64_t room);
 
 /* Gives the next records, whole ones one after the other and of any queues, which stay where they
- * are until it is called again. Returns their bytes; 0: there are no more; -1: they do not come,
- * for the reason that it writes to `why`, with a zero byte. out NULL: the stream was released, and
- * this call is the last. */
-typedef int64_t (*ps_more_records)(void *arg, const uint8_t **out, char *why, int64_t room);
+ * are until it is called again. *file: where they lie, if that is of ps_file_map. Returns their
+ * bytes; 0: there are no more; -1: they do not come, for the reason that it writes to `why`, with a
+ * zero byte. out NULL: the stream was released, and this call is the last. */
+typedef int64_t (*ps_more_records)(void *arg, const uint8_t **out, ps_mapfile **file, char *why,
+                                   int64_t room);
 
 typedef struct ps_scan {
     int32_t column_count;
@@ -782,10 +785,13 @@ int ps_sigbus_install(ps_error *error);
 const uint8_t *ps_sigbus_met(void);
 
 /* Maps the first `size` bytes of an open file for reading, at least one, for tools; fd may be
- * closed afterwards. When another process cuts the file off, zeros stand for what is gone. path
- * names it in errors. NULL: PS_E_IO, PS_E_NO_MEMORY. */
-ps_mapfile *ps_file_map(int fd, const char *path, int64_t size, ps_segment_view *out,
+ * closed afterwards. base: what the first byte is called. When another process cuts the file off,
+ * zeros stand for what is gone. path names it in errors. NULL: PS_E_IO, PS_E_NO_MEMORY. */
+ps_mapfile *ps_file_map(int fd, const char *path, int64_t base, int64_t size, ps_segment_view *out,
                         ps_error *error);
+/* All of it will be read: the system then reads and keeps it in large pages, where it has such,
+ * which cost a fraction of the processor time that small ones do. */
+void ps_mapfile_read_whole(const ps_mapfile *file);
 /* Drops a reference, and with the last one the mapping. */
 void ps_mapfile_unref(ps_mapfile *file);
 

@@ -83,13 +83,13 @@ out:
     return code;
 }
 
-ps_mapfile *ps_file_map(int fd, const char *path, int64_t size, ps_segment_view *out,
+ps_mapfile *ps_file_map(int fd, const char *path, int64_t base, int64_t size, ps_segment_view *out,
                         ps_error *e) {
     ps_mapfile *mf = NULL;
     if (ps_sigbus_install(e) < 0 ||
-        map_fd(ps_io_system(), fd, path, 0, size, false, &mf, e) < 0)
+        map_fd(ps_io_system(), fd, path, base, size, false, &mf, e) < 0)
         return NULL;
-    *out = (ps_segment_view){mf->mf_map, size, 0};
+    *out = (ps_segment_view){mf->mf_map, size, base};
     return mf;
 }
 
@@ -142,6 +142,10 @@ void ps_mapfile_spare(ps_mapfile *mf, bool sparing, int64_t from) {
         atomic_exchange(&mf->mf_sparing, sparing) == sparing)
         return;
     madvise(mf->mf_map + from, (size_t)(mf->mf_size - from), sparing ? MADV_RANDOM : MADV_NORMAL);
+}
+
+void ps_mapfile_read_whole(const ps_mapfile *mf) {
+    madvise(mf->mf_map, (size_t)mf->mf_size, MADV_HUGEPAGE); /* it may know nothing of that */
 }
 
 /* Widens [at, at + len) to whole pages; false: the mapping does not begin with one. */

@@ -734,13 +734,12 @@ ps_batch *ps_message_at(ps_store *s, int64_t physical, ps_error *e) {
 
 /* ---- an excerpt that is not in a store ---- */
 
-static bool excerpt_record(const ps_excerpt *p, const ps_mapfile *mf, int64_t offset,
-                         const ps_unit *u, ps_record *r) {
+static bool excerpt_record(const ps_excerpt *p, int64_t offset, const ps_unit *u, ps_record *r) {
     /* Both may be a stranger's numbers: nothing is counted with before it is known to be small. */
     if (p->base < 0 || u->physical < p->base || u->physical - p->base > p->len) return false;
     int64_t at = u->physical - p->base;
     if (u->size <= 0 || u->size > p->len - at) return false;
-    return ps_record_check(mf->mf_map + at, u->size, u->physical, p->checks, r) == PS_REC_OK &&
+    return ps_record_check(p->records + at, u->size, u->physical, p->checks, r) == PS_REC_OK &&
            r->size == u->size && r->queue_offset == offset && r->queue_id == p->queue_id &&
            r->topic_len == p->topic_len && memcmp(r->topic, p->topic, (size_t)p->topic_len) == 0;
 }
@@ -772,7 +771,8 @@ ps_batch *ps_excerpt_read(const ps_excerpt *p, const ps_read_options *o, ps_erro
     if (o == NULL) o = &default_options;
     int32_t most = o->max_messages > 0 ? o->max_messages : DEFAULT_MESSAGES;
     int64_t bytes = o->max_bytes > 0 ? o->max_bytes : DEFAULT_BYTES;
-    ps_mapfile *mf = ps_mapfile_over_bytes(p->records, p->len, p->base);
+    ps_mapfile *mf = p->file != NULL ? ps_mapfile_ref(p->file)
+                                     : ps_mapfile_over_bytes(p->records, p->len, p->base);
     ps_batch *b = ps_batch_new(most);
     int code = mf == NULL || b == NULL ? PS_E_NO_MEMORY : 0;
     int32_t i = 0;
@@ -783,16 +783,18 @@ ps_batch *ps_excerpt_read(const ps_excerpt *p, const ps_read_options *o, ps_erro
         if (b->info.count == most) break;
         if (b->info.count > 0 && b->info.bytes + u.size > bytes) break;
         if (!tag_wanted(o, u.tags_code)) continue;
-        if (!excerpt_record(p, mf, p->first + i, &u, &r)) {
+        if (!excerpt_record(p, p->first + i, &u, &r)) {
             if (b->info.damaged++ == 0) b->info.first_damaged = p->first + i;
         } else if (passes_filter(o, &u, &r)) {
             code = ps_batch_add(b, mf, &r, p->first + i, u.tags_code);
         }
     }
+    if (code < 0) fail_null(e, code, -1, "no memory for the batch");
+    else code = ps_mapfile_whole(mf, e);
     ps_mapfile_unref(mf);
     if (code < 0) {
         ps_batch_free(b);
-        return fail_null(e, code, -1, "no memory for the batch");
+        return NULL;
     }
     b->info.status = b->info.count > 0 ? PS_GET_FOUND : PS_GET_NO_MATCHED_MESSAGE;
     b->info.min_offset = p->first;

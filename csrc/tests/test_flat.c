@@ -1,8 +1,11 @@
 /* Segments of the cold tier under the sanitizers: the excerpt of a segment is the queue that it was
  * made of; no flipped bit and no unit that leads astray costs memory, or passes for a message. */
 #define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/bytes.h"
 #include "flat/flat.h"
@@ -132,6 +135,48 @@ static void test_damage_is_counted(void) {
     free(bytes);
 }
 
+/* A batch of a file has a reference on it; of one that is cut off there is none. */
+static void test_a_mapped_segment(void) {
+    ps_flat f;
+    ps_error e = {0};
+    char path[300];
+    ps_segment_view view;
+    ps_batch_info i;
+    uint8_t *bytes = make_segment(&f);
+    snprintf(path, sizeof path, "%s/segment", root);
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    CHECK_EQ(f.size, pwrite(fd, bytes, (size_t)f.size, 0));
+    ps_mapfile *file = ps_file_map(fd, path, BASE, f.size, &view, &e);
+    CHECK(file != NULL && view.base == BASE);
+    ps_excerpt x = excerpt_of(view.map, &f);
+    x.units = bytes + f.records;
+    x.file = file;
+    /* The second half, as units call it. */
+    ps_unit middle;
+    int32_t skipped = f.count / 2;
+    ps_unit_get(x.units + skipped * PS_UNIT, &middle);
+    x.records += middle.physical - BASE;
+    x.len -= middle.physical - BASE;
+    x.base = middle.physical;
+    x.units += skipped * PS_UNIT;
+    x.count -= skipped;
+    x.first += skipped;
+    ps_batch *b = ps_excerpt_read(&x, &(ps_read_options){.max_messages = MESSAGES}, &e);
+    ps_mapfile_unref(file);
+    ps_batch_get(b, &i);
+    CHECK(i.count == x.count && i.damaged == 0);
+    CHECK_EQ(0, memcmp(view.map + i.views[0].start, bytes + (middle.physical - BASE),
+                       (size_t)middle.size));
+    CHECK_EQ(middle.physical, i.views[0].physical_offset);
+    CHECK_EQ(0, ftruncate(fd, 0));
+    CHECK(ps_excerpt_read(&x, NULL, &e) == NULL && e.code == PS_E_FILE_SIZE);
+    CHECK_EQ(PS_E_FILE_SIZE, ps_batch_whole(b, &e));
+    CHECK(strstr(e.where, "/segment") != NULL);
+    ps_batch_free(b);
+    close(fd);
+    free(bytes);
+}
+
 static ps_unit_choice choice_of(const uint8_t *units, int32_t count, const ps_read_options *o) {
     ps_unit_choice c;
     ps_units_choose(units, count, o, &c);
@@ -192,6 +237,7 @@ int main(void) {
     small_store_make(root, 32 << 10, 400, "topic-a", MESSAGES, 300);
     test_a_segment_is_its_queue();
     test_damage_is_counted();
+    test_a_mapped_segment();
     test_units_are_chosen_within_limits();
     test_units_that_lie_lead_nowhere();
     test_a_moved_record_has_its_sum();

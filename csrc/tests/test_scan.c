@@ -8,6 +8,7 @@
 
 #include "scan/arrow.h"
 #include "base/bytes.h"
+#include "files/mapfile.h"
 #include "format/utf8.h"
 #include "check.h"
 #include "base/error.h"
@@ -756,9 +757,11 @@ typedef struct given {
     int64_t at;
     uint8_t *held;
     int32_t fails, releases;
+    ps_mapfile *file; /* that each piece is said to lie in */
 } given;
 
-static int64_t more_of(void *arg, const uint8_t **out, char *why, int64_t room) {
+static int64_t more_of(void *arg, const uint8_t **out, ps_mapfile **file, char *why,
+                       int64_t room) {
     given *g = arg;
     free(g->held);
     g->held = NULL;
@@ -775,6 +778,7 @@ static int64_t more_of(void *arg, const uint8_t **out, char *why, int64_t room) 
     if (len == 0) return 0;
     *out = g->held = malloc((size_t)len); /* ends where the last record does */
     memcpy(g->held, g->records + g->at, (size_t)len);
+    *file = g->file;
     g->at += len;
     return len;
 }
@@ -877,7 +881,7 @@ static void test_given(ps_store *s) {
         at += wanted[i]->size;
     }
     ps_scan scan = spec_all(NULL, 0), both = scan;
-    given source = {records, size, records_before(wanted, all->count / 2), 0, NULL, 0, 0};
+    given source = {records, size, records_before(wanted, all->count / 2), 0, NULL, 0, 0, NULL};
     scan.more = more_of;
     scan.more_arg = &source;
     check_stream(NULL, &scan, wanted, all->count);
@@ -887,6 +891,18 @@ static void test_given(ps_store *s) {
     CHECK_EQ(-1, count_rows(NULL, &scan, NULL, why));
     CHECK(strstr(why, "the second piece is away") != NULL);
     source.fails = 0;
+    /* Of a file that is cut off meanwhile nothing is given. */
+    int fd = open("/proc/self/exe", O_RDONLY);
+    ps_segment_view view;
+    ps_error cut;
+    source.file = ps_file_map(fd, "the segment", 0, 1, &view, &cut);
+    close(fd);
+    CHECK_EQ(all->count, count_rows(NULL, &scan, NULL, NULL));
+    atomic_store(&source.file->mf_cut, true);
+    CHECK_EQ(-1, count_rows(NULL, &scan, NULL, why));
+    CHECK(strstr(why, "truncated while it was read: the segment") != NULL);
+    ps_mapfile_unref(source.file);
+    source.file = NULL;
     /* A damaged body is counted and stepped over, a record that is cut off ends the rows. */
     records[wanted[3]->body - wanted[3]->start + records_before(wanted, 3)] ^= 1;
     scan.check_crc = 1;

@@ -15,8 +15,8 @@ import numpy as np
 
 from pystore.audit.layout import Layout, look
 from pystore.errors import NotFound
+from pystore.files.mapped import MappedFile
 from pystore.files.quiet import open_quietly
-from pystore.native import ffi, lib, raise_error, view_of
 from pystore.settings import load
 
 __all__ = ["ENTRY", "UNIT", "entries", "units"]
@@ -43,12 +43,8 @@ def _map(path: Path, dtype: np.dtype[Any], start: int = 0) -> Array:
         count = max(0, size - start) // dtype.itemsize
         if not count:
             return np.frombuffer(b"", dtype)
-        view, error = ffi.new("ps_segment_view *"), ffi.new("ps_error *")
-        mapping = lib.ps_file_map(file.fileno(), os.fsencode(path), size, view, error)
-        if mapping == ffi.NULL:
-            raise_error(error)
-    owner = ffi.gc(mapping, lib.ps_mapfile_unref)
-    return np.frombuffer(view_of(owner, view), dtype, count, start)
+        mapped = MappedFile(file.fileno(), path, size)
+    return np.frombuffer(mapped.view, dtype, count, start)
 
 
 def _look(path: str | os.PathLike[str], conf: Any, settings: dict[str, Any]) -> Layout:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import Protocol
 
+from pystore.files.mapped import MappedFile
+from pystore.format.records import Buffer
+
 __all__ = ["OF_A_LOG", "PieceRecords"]
 
 #: Options of a scan of a log that have no sense here.
@@ -18,6 +21,9 @@ class _Records(Protocol):
     @property
     def records(self) -> memoryview: ...
 
+    @property
+    def file(self) -> MappedFile | None: ...
+
 
 class PieceRecords:
     """The records of pieces of a tier, each time from the first one on. topics: only theirs; none:
@@ -26,8 +32,8 @@ class PieceRecords:
     def __init__(self, pieces: Callable[[], Iterator[_Records]], topics: Collection[str]) -> None:
         self._pieces, self._topics = pieces, topics
 
-    def __iter__(self) -> Iterator[memoryview]:
+    def __iter__(self) -> Iterator[tuple[Buffer, MappedFile | None]]:
         for piece in self._pieces():
             if not self._topics or piece.topic in self._topics:
-                yield piece.records
+                yield piece.records, piece.file
             del piece  # its memory is for the next one

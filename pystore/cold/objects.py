@@ -21,8 +21,9 @@ from typing import Any, NamedTuple, Protocol
 
 from pystore.cold.buffers import BufferPool
 from pystore.cold.failures import NotATier, TierDamaged, TierUnreachable
-from pystore.errors import BadArgument
+from pystore.errors import BadArgument, StoreIOError
 from pystore.files import FILE_MODE, make_folders, new_file, sync_folder
+from pystore.files.mapped import MappedFile
 from pystore.format.records import Buffer
 from pystore.native import address_of as memory_of
 from pystore.native import ffi
@@ -45,6 +46,8 @@ _RETRIES, _RETRY_S, _ANSWER_S = 5, 30, 30
 _STREAMED, _CHUNK = 1 << 20, 1 << 16
 #: What a write past the system's cache is made of, and objects of which there is one.
 _PAGE, _DIRECT = 4096, 1 << 20
+#: Objects from so many bytes on are mapped where they are wanted whole.
+_MAPPED = 1 << 18
 
 
 class StoredObject(NamedTuple):
@@ -58,14 +61,18 @@ class StoredObject(NamedTuple):
 class ObjectStore(Protocol):
     """What the tier needs of an object store. Keys are relative to its address.
 
-    Each call raises TierUnreachable; get raises TierDamaged where the object is not there, or is
-    shorter than what was asked for.
+    Each call raises TierUnreachable; get and mapped raise TierDamaged where the object is not
+    there, or is shorter than what was asked for.
     """
 
     address: str
 
     def get(self, key: str, start: int, end: int) -> Buffer:
         """Returns the bytes [start, end) of an object."""
+
+    def mapped(self, key: str, size: int, base: int) -> MappedFile | None:
+        """Returns an object of `size` bytes where it lies, its first byte called `base`; None: it
+        is to be got."""
 
     def size_of(self, key: str) -> int | None:
         """Returns the bytes of an object; None: there is none."""
@@ -152,7 +159,10 @@ class FolderObjects:
             above = above.parent
         return path
 
-    def get(self, key: str, start: int, end: int) -> Buffer:
+    @contextlib.contextmanager
+    def _opened(self, key: str) -> Iterator[tuple[int, str]]:
+        """Gives the descriptor and the path of an object. Raises: TierDamaged, TierUnreachable,
+        also in the place of an OSError of what is done with them."""
         path = self._path(key)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -161,14 +171,31 @@ class FolderObjects:
             raise TierDamaged("an object is not there", str(path)) from None
         except OSError as failed:
             raise _unreachable(failed, str(path)) from failed
-        data = self._buffers.take(max(0, end - start))
         try:
-            size = _read_into(data, fd, start)
+            yield fd, str(path)
         except OSError as failed:
             raise _unreachable(failed, str(path)) from failed
         finally:
             os.close(fd)
-        return _whole(data[:size].toreadonly(), start, end, str(path))
+
+    def get(self, key: str, start: int, end: int) -> Buffer:
+        with self._opened(key) as (fd, path):
+            data = self._buffers.take(max(0, end - start))
+            size = _read_into(data, fd, start)
+            _check_size(size, start, end, path)
+        return data.toreadonly()
+
+    def mapped(self, key: str, size: int, base: int) -> MappedFile | None:
+        if size < _MAPPED:
+            return None
+        with self._opened(key) as (fd, path):
+            _check_size(min(size, os.fstat(fd).st_size), 0, size, path)
+            try:
+                file = MappedFile(fd, path, size, base)
+            except StoreIOError:  # a file system that maps nothing
+                return None
+        file.read_whole()
+        return file
 
     def size_of(self, key: str) -> int | None:
         try:
@@ -288,10 +315,9 @@ def _pass_cache(fd: int, on: bool) -> bool:
     return True
 
 
-def _whole(data: memoryview, start: int, end: int, where: str) -> memoryview:
-    if len(data) != max(0, end - start):
-        raise TierDamaged(f"an object has {len(data)} bytes from {start}, not {end - start}", where)
-    return data
+def _check_size(size: int, start: int, end: int, where: str) -> None:
+    if size != max(0, end - start):
+        raise TierDamaged(f"an object has {size} bytes from {start}, not {end - start}", where)
 
 
 def _unreachable(failed: Exception, where: str) -> TierUnreachable:
@@ -369,7 +395,12 @@ class RemoteObjects:
             raise TierDamaged("an object is not there", where) from None
         except self._obstore.exceptions.BaseError as failed:
             raise _unreachable(failed, where) from failed
-        return _whole(memoryview(data).toreadonly(), start, end, where)
+        view = memoryview(data).toreadonly()
+        _check_size(len(view), start, end, where)
+        return view
+
+    def mapped(self, key: str, size: int, base: int) -> None:
+        return None
 
     def _stream(self, key: str, start: int, end: int) -> memoryview:
         """Returns what comes of a range, in memory that is used again: in one piece obstore would

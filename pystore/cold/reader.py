@@ -36,6 +36,7 @@ from pystore.cold.segment import (
 from pystore.cold.tier import Extent, Place, QueueSpan, Recent, Tier, TierView, open_tier
 from pystore.cold.units import fetch_units
 from pystore.errors import NotFound, ReadOnly, StoreClosed
+from pystore.files.mapped import MappedFile
 from pystore.format.units import UNIT, units_of
 from pystore.metadata import Metadata
 from pystore.native import ffi, utf8
@@ -78,7 +79,8 @@ _FOLLOW_S = 1.0
 
 class QueuePiece(NamedTuple):
     """Records of a queue that follow each other, offsets [first, end), and their units. base: what
-    units call the first byte."""
+    units call the first byte. file: that the records lie in, its bytes called alike; None: they are
+    in memory."""
 
     topic: str
     queue: int
@@ -87,6 +89,7 @@ class QueuePiece(NamedTuple):
     base: int
     records: memoryview
     units: memoryview
+    file: MappedFile | None
 
     def cut(self, first: int, end: int) -> QueuePiece:
         """Returns the part of it within offsets [first, end), which is not empty."""
@@ -94,7 +97,7 @@ class QueuePiece(NamedTuple):
         units = self.units[(first - self.first) * UNIT.size : (end - self.first) * UNIT.size]
         reach = choose_units(units)
         records = self.records[reach.low - self.base : reach.high - self.base]
-        return QueuePiece(self.topic, self.queue, first, end, reach.low, records, units)
+        return self._replace(first=first, end=end, base=reach.low, records=records, units=units)
 
 
 class _QueueCursor(NamedTuple):
@@ -516,11 +519,12 @@ class ColdReader(Reader):
         topic, queue = span.topic, span.queue
         if extent.row is not None:
             row = extent.row
-            data = self.tier.objects.get(extent.key, 0, row.size)
+            file = self.tier.objects.mapped(extent.key, row.size, row.base)
+            data = file.view if file is not None else self.tier.objects.get(extent.key, 0, row.size)
             check_segment(data, row, f"{self.tier.objects.address}/{extent.key}")
             units = units_of_row(data, row)
             return QueuePiece(topic, queue, row.first, row.end, row.base,
-                         memoryview(data)[: row.records], units)  # fmt: skip
+                              memoryview(data)[: row.records], units, file)  # fmt: skip
         raw = self._units_of(extent)
         reach = choose_units(raw)
         records = self._log_bytes(extent.log, reach.low, reach.high, False)
@@ -531,7 +535,7 @@ class ColdReader(Reader):
                 self.address,
             )
         return QueuePiece(topic, queue, extent.first, extent.end, reach.low, memoryview(records),
-                     memoryview(raw))  # fmt: skip
+                          memoryview(raw), None)  # fmt: skip
 
     def timed(
         self, topic: str, queue: int, start: int, end: int, time_min: int, time_max: int
@@ -550,7 +554,8 @@ class ColdReader(Reader):
         return end - start - sum(min(end, e.end) - max(start, e.first) for e in extents)
 
     def batches(self, **range_: Any) -> Iterator[Batch]:
-        """Yields the messages of `pieces`, a batch a piece."""
+        """Yields the messages of `pieces`, a batch a piece. Raises: TierDamaged, TierUnreachable,
+        FileSizeMismatch where the file of a segment is cut off meanwhile."""
         for piece in self.pieces(**range_):
             batch = self._batch_of(piece)
             if batch.damaged:
@@ -568,7 +573,7 @@ class ColdReader(Reader):
         options = self._options(None, None, piece.end - piece.first, _FAR)
         place = piece.topic, piece.queue
         return excerpt(piece.records, piece.base, piece.units, piece.first, place, options,
-                       summed=self.tier.summed)  # fmt: skip
+                       summed=self.tier.summed, file=piece.file)  # fmt: skip
 
     def messages(self, *, check_crc: bool = False) -> Iterator[Message]:
         """Yields every message, queue by queue; sums are always checked. Raises: TierDamaged."""

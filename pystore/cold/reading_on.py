@@ -9,9 +9,10 @@ from typing import Any, Protocol
 
 from pystore.cold.failures import TierDamaged, TierUnreachable
 from pystore.cold.segment import SUMS
-from pystore.errors import OutOfMemory
+from pystore.errors import FileSizeMismatch
+from pystore.files.mapped import MappedFile
 from pystore.format.units import UNIT
-from pystore.native import ffi, lib
+from pystore.native import ffi, lib, raise_error
 from pystore.store._messages import Batch
 
 __all__ = ["ReadingOn"]
@@ -37,6 +38,9 @@ class _Piece(Protocol):
     @property
     def units(self) -> memoryview: ...
 
+    @property
+    def file(self) -> MappedFile | None: ...
+
 
 class ReadingOn:
     """One queue of a reader at a time: memory has room for no more. Any thread may call it; while
@@ -55,6 +59,7 @@ class ReadingOn:
         self._first = self._end = self._last = 0
         self._records: Any = None
         self._units: Any = None
+        self._file: MappedFile | None = None
         self._excerpt = ffi.new("ps_excerpt *")
         self._error = ffi.new("ps_error *")
 
@@ -97,10 +102,10 @@ class ReadingOn:
             raw.first, raw.units = offset, self._units + at * UNIT.size
             raw.count = min(left, most)
             batch = lib.ps_excerpt_read(raw, options, self._error)
-            if batch == ffi.NULL:
-                raise OutOfMemory("no memory for a batch")
-            found = Batch(batch, self._records)
-            if found.damaged:  # by itself it may come right
+            if batch == ffi.NULL and self._error.code != FileSizeMismatch.code:
+                raise_error(self._error)
+            found = Batch(batch, self._records) if batch != ffi.NULL else None
+            if found is None or found.damaged:  # by itself it may come right
                 self._let_go(_NOWHERE)
                 return None
             if found.next_offset >= self._last:
@@ -113,7 +118,7 @@ class ReadingOn:
         """Takes the next piece, where it begins at an offset."""
         if offset != self._end:
             return False
-        self._records = self._units = None  # its memory is for those that come
+        self._records = self._units = self._file = None  # its memory is for those that come
         try:
             piece = next(self._pieces, None)
         except (TierDamaged, TierUnreachable):
@@ -125,6 +130,8 @@ class ReadingOn:
         raw = self._excerpt
         self._first, self._end = piece.first, piece.end
         self._records = raw.records = ffi.from_buffer("uint8_t[]", piece.records)
+        self._file = piece.file
+        raw.file = ffi.NULL if piece.file is None else piece.file.handle
         self._units = ffi.from_buffer("uint8_t[]", piece.units)
         raw.len, raw.base = len(piece.records), piece.base
         return True
@@ -133,7 +140,8 @@ class ReadingOn:
         close = getattr(self._pieces, "close", None)
         if close is not None:
             close()
-        self._pieces, self._records, self._units = iter(()), None, None
+        self._pieces = iter(())
+        self._records = self._units = self._file = None
         self._first = self._end = -1
         self._place, self._others = place, 0
 

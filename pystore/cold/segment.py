@@ -10,9 +10,10 @@ from pystore.cold.buffers import BufferPool
 from pystore.cold.failures import TierDamaged
 from pystore.cold.manifest import Row, crc_of
 from pystore.errors import OutOfMemory
+from pystore.files.mapped import MappedFile
 from pystore.format.records import Buffer
 from pystore.format.units import UNIT
-from pystore.native import ffi, lib
+from pystore.native import ffi, lib, raise_error
 from pystore.store._messages import Batch
 
 __all__ = ["SUMS", "check_segment", "choose_units", "excerpt", "is_summed", "key_bytes",
@@ -78,13 +79,14 @@ def units_of_row(data: Buffer, row: Row) -> memoryview:
 
 def excerpt(
     records: Buffer, base: int, units: Buffer, first: int, place: tuple[str, int], options: Any,
-    *, summed: bool = True,
+    *, summed: bool = True, file: MappedFile | None = None,
 ) -> Batch:  # fmt: skip
     """Returns messages of an excerpt of a queue, which point into `records`.
 
     base: what units call the first byte of `records`. first: queue offset of the first unit.
     place: topic and queue of all records. options: ``ps_read_options *``. summed: whether the sums
-    of properties are right, which upstream's tier leaves wrong."""
+    of properties are right, which upstream's tier leaves wrong. file: where `records` lie, its
+    bytes called as units call them. Raises: OutOfMemory, FileSizeMismatch."""
     raw = ffi.new("ps_excerpt *")
     topic = place[0].encode()
     keep = (
@@ -93,6 +95,8 @@ def excerpt(
         ffi.new("char[]", topic),
     )
     raw.records, raw.units, raw.topic = keep
+    if file is not None:
+        raw.file = file.handle
     raw.len, raw.base = len(records), base
     raw.count, raw.first = len(units) // UNIT.size, first
     raw.topic_len, raw.queue_id = len(topic), place[1]
@@ -100,8 +104,8 @@ def excerpt(
     error = ffi.new("ps_error *")
     batch = lib.ps_excerpt_read(raw, options, error)
     if batch == ffi.NULL:
-        raise OutOfMemory("no memory for a batch")
-    return Batch(batch, keep)
+        raise_error(error)
+    return Batch(batch, None if file is not None else keep)
 
 
 def choose_units(units: Buffer, options: Any = ffi.NULL) -> Any:

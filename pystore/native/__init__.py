@@ -16,7 +16,7 @@ from pystore.native._core import ffi, lib
 __all__ = ["address_of", "ffi", "lib", "raise_error", "text_of", "utf8", "view_of"]
 
 #: What this package was written against: raised together with ``PS_ABI`` in csrc/pystore.h.
-ABI = 8
+ABI = 9
 
 _SIZED = ("ps_conf", "ps_report", "ps_info", "ps_view", "ps_put_result", "ps_scan")
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pystore.errors import BadArgument, NotFound
+from pystore.files.mapped import MappedFile
 from pystore.filter.sql92 import compiled
 from pystore.filter.tags import tag_set
 from pystore.format.compression import inflate
@@ -23,6 +24,9 @@ from pystore.store._results import Info
 __all__ = ["COLUMNS", "ArrowStream", "ScanStats", "survive_truncation"]
 
 _FAR = (1 << 63) - 1
+
+#: Records that follow each other, and the file that they lie in.
+Piece = Buffer | tuple[Buffer, MappedFile | None]
 
 #: Every column: its name, its number in C, whether it can be null. Types: csrc/pystore.h, PS_COL_*.
 COLUMNS: dict[str, tuple[int, bool]] = {
@@ -106,19 +110,22 @@ def _inflate(arg: Any, kind: int, data: Any, size: int, out: Any, room: int) -> 
 class _Feed:
     """Records for a stream, piece by piece. It lives as long as the stream does in C."""
 
-    def __init__(self, pieces: Iterable[Buffer]) -> None:
+    def __init__(self, pieces: Iterable[Piece]) -> None:
         self._pieces = iter(pieces)
         self._held: Any = None
         self.handle = ffi.new_handle(self)
 
-    def next(self, out: Any, why: Any, room: int) -> int:
+    def next(self, out: Any, file: Any, why: Any, room: int) -> int:
         """Takes the next piece, as ``ps_more_records`` asks for it."""
         self._held = None  # its memory is for the next piece
         try:
             for piece in self._pieces:
-                if len(piece):
-                    self._held = out[0] = ffi.from_buffer("uint8_t[]", piece)
-                    return len(piece)
+                records, mapped = piece if isinstance(piece, tuple) else (piece, None)
+                if len(records):
+                    self._held = out[0] = ffi.from_buffer("uint8_t[]", records)
+                    if mapped is not None:
+                        file[0] = mapped.handle
+                    return len(records)
         except BaseException as failed:  # noqa: BLE001 C hears of it, and its reader from C
             if isinstance(failed, KeyboardInterrupt):
                 _thread.interrupt_main()
@@ -133,15 +140,15 @@ _FEEDS: set[_Feed] = set()
 
 
 @ffi.callback(  # type: ignore[untyped-decorator,unused-ignore]
-    "int64_t(void *, const uint8_t **, char *, int64_t)", error=-1
+    "int64_t(void *, const uint8_t **, ps_mapfile **, char *, int64_t)", error=-1
 )
-def _more(arg: Any, out: Any, why: Any, room: int) -> int:
+def _more(arg: Any, out: Any, file: Any, why: Any, room: int) -> int:
     """Gives a stream its next records."""
     feed: _Feed = ffi.from_handle(arg)
     if out == ffi.NULL:
         _FEEDS.discard(feed)
         return 0
-    return feed.next(out, why, room)
+    return feed.next(out, file, why, room)
 
 
 def survive_truncation() -> None:
@@ -253,8 +260,9 @@ class ArrowStream:
     decompress: inflate compressed bodies. check_crc: verify each body. skip_damaged: step over what
     cannot be read and count it, instead of failing. committed_only: leave out prepared and rolled
     back messages. batch_rows, batch_bytes: the size of a batch. records: whole records one after
-    the other, such as a pull brings, or pieces of such records, of any queues; they are read in the
-    place of a store, which is None then. A piece is let go of when the next one is taken.
+    the other, such as a pull brings, or pieces of such records, of any queues, each with the file
+    that it lies in, if any; they are read in the place of a store, which is None then. A piece is
+    let go of when the next one is taken.
 
     Each ``__arrow_c_stream__`` call starts from the beginning. Reading lets go of the GIL.
 
@@ -268,7 +276,7 @@ class ArrowStream:
         topic: str | None,
         queue: int | None,
         *,
-        records: bytes | Iterable[Buffer] | None = None,
+        records: bytes | Iterable[Piece] | None = None,
         start: int = 0,
         end: int = _FAR,
         columns: Sequence[str] = _DEFAULT,
