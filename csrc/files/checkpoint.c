@@ -158,6 +158,7 @@ int ps_abort_create(ps_io *io, const char *root, ps_error *e) {
     if (code < 0) return code;
     int len = snprintf(text, sizeof text, "%lld", (long long)getpid());
     int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK;
+    bool closed = io->access(io, path, F_OK) < 0;
     int fd = io->open(io, path, flags, io->file_mode);
     if (fd < 0)
         return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot create the abort file");
@@ -166,6 +167,8 @@ int ps_abort_create(ps_io *io, const char *root, ps_error *e) {
     else if (io->fsync(io, fd) < 0)
         code = ps_fail(e, PS_E_FLUSH_FAILED, errno, -1, path, "cannot sync the abort file");
     io->close(io, fd);
+    /* A store that was closed, and that nobody opens now, does not look crashed afterwards. */
+    if (code < 0 && closed) (void)io->unlink(io, path);
     return code < 0 ? code : ps_sync_folder(io, root, e);
 }
 

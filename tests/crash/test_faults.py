@@ -297,6 +297,16 @@ def test_full_disk_passes(store_path, faults, caplog):
     check(store_path, done)
 
 
+def test_a_closed_store_stays_one_when_its_open_finds_no_space(faults, store_path):
+    """Else the next open, ours or Java's, would recover it as after a crash."""
+    with FaultyStore(store_path, faults, **SMALL) as store:
+        store.put("T", b"x")
+    faults.fail("pwrite", err=errno.ENOSPC)
+    with pytest.raises(pystore.DiskFull, match="abort file"):
+        FaultyStore(store_path, faults, **SMALL)
+    assert not (store_path / "abort").exists()
+
+
 def test_full_disk_in_the_middle_of_many(store_path, faults):
     """put_many that meets a full disk says how many were stored; those are there, no others."""
     with opened(store_path, faults) as store:
