@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pystore import errors
 from pystore.cli.verbs import usage
+from pystore.settings import without_password
 from spark_ext.jobs import bodies
 from spark_ext.options import ReadOptions
 from spark_ext.schema import ColumnLayout
@@ -92,7 +93,10 @@ def catalog_of(name: str, properties: Mapping[str, str]) -> Catalog:
     try:
         return load_catalog(name, **properties)
     except Exception as failed:  # noqa: BLE001 - each kind of catalogue has errors of its own
-        raise _failed(f"catalogue {name}", failed) from None
+        # What a database says of a folder that is missing names no path.
+        given = {key: properties.get(key) for key in ("uri", "warehouse")}
+        places = [f"{key}={without_password(value)}" for key, value in given.items() if value]
+        raise _failed(f"catalogue {name} ({', '.join(places) or 'no uri'})", failed) from None
 
 
 def _failed(what: str, failed: Exception) -> errors.StoreIOError:

@@ -260,6 +260,15 @@ def test_json_bodies_are_a_column_and_what_does_not_fit_stays(
     ]  # fmt: skip
 
 
+def test_a_catalogue_that_does_not_open_is_named_with_its_place(tmp_path: Path):
+    """The database says no more than that it cannot open its file."""
+    uri = f"sqlite:///{tmp_path}/gone/catalog.db"
+    with pytest.raises(pystore.StoreIOError, match=f"catalogue shop .uri={uri}, warehouse=/wh."):
+        iceberg.catalog_of("shop", {"type": "sql", "uri": uri, "warehouse": "/wh"})
+    with pytest.raises(pystore.StoreIOError, match=r"uri=http://me:\*\*\*@127"):
+        iceberg.catalog_of("shop", {"uri": "http://me:secret@127.0.0.1:1"})
+
+
 def test_duckdb_reads_the_table(keep: Keep, store_path: Path, catalog: list[str]):
     put(store_path, *[json.dumps({"n": n}).encode() for n in range(100)])
     assert keep("--json-bodies") == 0
