@@ -24,6 +24,7 @@
  * Read-only opening (reader) does the same search and keeps what is not in the queues in memory. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -701,13 +702,14 @@ static int sync_scanned(scan *c, ps_error *e) {
     return 0;
 }
 
-/* Before segments are deleted: units of a segment that is gone say that it is missing. */
+/* Before a segment is deleted: units of one that is gone say that it is missing. They were zeroed,
+ * or their files deleted, in any of the queues. */
 static int sync_queues(ps_store *s, ps_error *e) {
-    ps_queue **queues;
-    int code = 0;
-    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
-    for (int32_t i = 0; i < n && code == 0; i++) code = ps_queue_flush(queues[i], 0, e);
-    free(queues);
+    int fd = s->st_io->open(s->st_io, s->st_root, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (fd < 0)
+        return ps_fail(e, ps_errno_code(errno), errno, -1, s->st_root, "cannot open the directory");
+    int code = ps_sync_disk(s->st_io, fd, s->st_root, e);
+    s->st_io->close(s->st_io, fd);
     return code;
 }
 
@@ -781,7 +783,9 @@ static int recover_log(scan *c, bool abnormal, ps_error *e) {
     if (code >= 0)
         code = cut_queues(s, c->at, c->report, "the records are beyond the end of the log", e);
     if (code >= 0) code = abnormal ? sync_scanned(c, e) : 0;
-    if (code >= 0 && ps_segments_base(&s->st_log.lg_files, -1) > c->at) code = sync_queues(s, e);
+    if (code >= 0 && (abnormal || c->report->units_cut > 0) &&
+        ps_segments_base(&s->st_log.lg_files, -1) > c->at)
+        code = sync_queues(s, e);
     if (code >= 0) code = ps_log_set_end(&s->st_log, c->at, &s->st_aside, &bytes_cut, e);
     if (code >= 0) code = ps_tombstones_trim(s, c->at, e);
     if (code >= 0) report_end(c, bytes_cut);
