@@ -100,11 +100,7 @@ class TransactionProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"The message at {message.physical_offset} is not a half message",
             )
-        topic = command.ext.get("topic")
-        if topic and topic not in (properties.get("REAL_TOPIC"), HALF_TOPIC):
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR, f"The transaction is not one of topic[{topic:.255}]"
-            )
+        _refuse_another_topic(message, command)
 
     def _refuse_late(self, message: Message, properties: dict[str, str]) -> None:
         immunity = immunity_of(properties.get("CHECK_IMMUNITY_TIME_IN_SECONDS"))
@@ -147,6 +143,7 @@ class TransactionProcessor:
         self._master_only()
         try:
             message = self.s.store.message_by_id(command.text("msgId"))
+            _refuse_another_topic(message, command)
             half = self._transactions.resume(message)
         except BadArgument as bad:
             raise Refused(ResponseCode.SYSTEM_ERROR, bad.text) from bad
@@ -163,3 +160,13 @@ class TransactionProcessor:
             )
         end = half.physical + self.s.store.message(half.physical).size
         return once_durable(self.s, end, command.reply())
+
+
+def _refuse_another_topic(message: Message, command: Command) -> None:
+    """Compares the topic that the request names, which access control has looked at, with that of
+    the transaction, and with where its message is stored. Raises: Refused for any other."""
+    topic = command.ext.get("topic")
+    if topic and topic not in (message.properties.get("REAL_TOPIC"), message.topic):
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR, f"The transaction is not one of topic[{topic:.255}]"
+        )

@@ -450,6 +450,19 @@ async def test_resume_of_an_open_half_forgets_its_checks(t):
     assert (await p.end(half, COMMIT)).code == 0
 
 
+@scenario()
+async def test_resume_of_another_topics_half_is_refused(t):
+    """Who may change the topic that the request names is asked; message ids can be guessed."""
+    p = await t.producer()
+    half = await p.half()
+    await t.round()
+    fields = {"msgId": t.store.message(half.place).offset_message_id}
+    answer = await p.ask(Command(323, fields | {"topic": "mine"}))
+    assert (answer.code, t.service.halves.find(half.offset).checks) == (1, 1)
+    for topic in ("orders", HALF):
+        assert (await p.ask(Command(323, fields | {"topic": topic}))).code == 0
+
+
 @pytest.mark.parametrize("msg_id", ["zz", "7F00000100002A9F0000000000000000", ""])
 @scenario()
 async def test_resume_of_nothing(t, msg_id):
