@@ -792,12 +792,12 @@ static int recover_log(scan *c, bool abnormal, ps_error *e) {
     return code < 0 ? (int)code : 0;
 }
 
-/* Whether whole records, and the blank after them, fill the last segment: only then may there have
- * been a next one that had messages. */
-static bool last_segment_is_full(ps_store *s, ps_error *e) {
+/* 1: whole records, and the blank after them, fill the last segment: only then may there have been a
+ * next one that had messages. */
+static int last_segment_is_full(ps_store *s, ps_error *e) {
     int64_t at = ps_segments_base(&s->st_log.lg_files, -1);
     ps_mapfile *mf = ps_segments_find(&s->st_log.lg_files, at, e);
-    if (mf == NULL) return false; /* the scan meets it, too, and says so */
+    if (mf == NULL) return e->code;
     int64_t end = mf->mf_base + mf->mf_size;
     ps_rec_outcome o = PS_REC_OK;
     while (o == PS_REC_OK && at < end) {
@@ -835,7 +835,8 @@ static int check_log_is_there(ps_store *s, ps_error *e) {
                        "the log has no segment, and the queues have messages of it: if it is lost"
                        " for good, move consumequeue and index elsewhere");
     end = ps_segments_base(files, -1) + files->ss_file_size;
-    if (furthest < end || !last_segment_is_full(s, e)) return e->code;
+    int full = furthest < end ? 0 : last_segment_is_full(s, e);
+    if (full <= 0) return full;
     if (s->st_readonly) { /* a writer may have gone on since the segments were listed */
         int code = ps_log_refresh(&s->st_log, &first, e);
         if (code < 0) return code;
