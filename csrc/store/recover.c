@@ -792,8 +792,8 @@ static int recover_log(scan *c, bool abnormal, ps_error *e) {
     return code < 0 ? (int)code : 0;
 }
 
-/* 1: whole records, and the blank after them, fill the last segment: only then may there have been a
- * next one that had messages. */
+/* 1: whole records, and the blank after them, fill the last segment: only then may there have been
+ * a next one that had messages. */
 static int last_segment_is_full(ps_store *s, ps_error *e) {
     int64_t at = ps_segments_base(&s->st_log.lg_files, -1);
     ps_mapfile *mf = ps_segments_find(&s->st_log.lg_files, at, e);

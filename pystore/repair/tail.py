@@ -26,6 +26,8 @@ _DERIVED = ("consumequeue", "consumequeue_ext", "index", "lightqueue", "timers",
 _PIECE = 64 << 20
 #: Bytes that are looked at at once.
 _LOOK = 1 << 20
+#: Of a record: its size and magic.
+_HEAD = 8
 
 
 def cut_back(root: Path, settings: Settings, at: int) -> Path | None:
@@ -51,8 +53,13 @@ def cut_back(root: Path, settings: Settings, at: int) -> Path | None:
                 abort.flush()
                 os.fsync(abort.fileno())
             sync_folder(root)
-            for file in reversed(after):
-                _end_file(file, at)
+            beyond = [file for file in after if file.number >= at]
+            for file in reversed(beyond):
+                _behead(file)
+            for file in reversed(beyond[1:]):
+                _delete(file)
+            for file in reversed(after[: len(after) - len(beyond[1:])]):
+                _end_file(file, max(0, at - file.number))
         except StoreError:
             raise
         except OSError as failed:
@@ -77,7 +84,7 @@ def empty(root: Path, settings: Settings) -> None:
                     found.unlink(missing_ok=True)
             sync_folder(root)
             for file in look_at_log(root, settings).segments:  # the oldest first, as retention does
-                _end_file(file, 0)
+                _delete(file)
         except StoreError:
             raise
         except OSError as failed:
@@ -103,13 +110,22 @@ def _last_data(fd: int, begin: int, size: int) -> int:
     return last
 
 
-def _end_file(file: File, at: int) -> None:
-    """Deletes a segment after `at`, or zeroes what follows it there. Raises: OSError."""
-    if file.number >= at:
-        file.path.unlink()
-        sync_folder(file.path.parent)
-        return
-    begin = at - file.number
+def _behead(file: File) -> None:
+    """Ends the log before a segment, which stays: where the last one is full and queues go on, an
+    open takes segments to be missing. Raises: OSError."""
+    with file.path.open("r+b") as opened:
+        os.pwrite(opened.fileno(), bytes(_HEAD), 0)
+        os.fsync(opened.fileno())
+
+
+def _delete(file: File) -> None:
+    """Raises: OSError."""
+    file.path.unlink()
+    sync_folder(file.path.parent)
+
+
+def _end_file(file: File, begin: int) -> None:
+    """Zeroes what follows byte `begin` of a segment. Raises: OSError."""
     with file.path.open("r+b") as opened:
         end = _last_data(opened.fileno(), begin, file.size)
         while end > begin:  # from the end on, so that what is left is a log at any time

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +122,21 @@ def test_nothing_is_cut_that_could_not_be_kept(
     assert {f.name: f.read_bytes() for f in (tmp_path / "commitlog").iterdir()} == before
 
 
-@pytest.mark.parametrize("after", range(6))
+def test_a_log_that_is_cut_where_a_segment_begins_opens(tmp_path: Path) -> None:
+    """Its last segment is full, and the queues had messages of the next one."""
+    _alone(tmp_path, 3000)
+    with pystore.Reader(tmp_path) as reader:
+        places = [message.physical_offset for message in reader.messages()]
+    at = next(place for place in places if place and place % SMALL["mappedFileSizeCommitLog"] == 0)
+    tail.cut_back(tmp_path, load(None, SMALL), at)
+    with pystore.open(tmp_path, **_sizes()) as store:
+        assert [message.physical_offset for message in store.messages()] == [
+            place for place in places if place < at
+        ]
+    assert verify(tmp_path).findings == []
+
+
+@pytest.mark.parametrize("after", range(13))
 def test_a_cut_that_is_interrupted_leaves_a_log_that_can_be_cut_again(
     after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,18 +145,18 @@ def test_a_cut_that_is_interrupted_leaves_a_log_that_can_be_cut_again(
     with pystore.Reader(tmp_path) as reader:
         places = [message.physical_offset for message in reader.messages()]
     at, steps = places[700], iter(range(after))
-    end_file = tail._end_file
 
-    def until_killed(*args: Any) -> None:
+    def until_killed(step: Callable[..., None], *args: Any) -> None:
         if next(steps, None) is None:
             raise KeyboardInterrupt
-        end_file(*args)
+        step(*args)
 
-    monkeypatch.setattr(tail, "_end_file", until_killed)
     try:
-        tail.cut_back(tmp_path, load(None, SMALL), at)
+        with monkeypatch.context() as patched:
+            for name in ("_behead", "_delete", "_end_file"):
+                patched.setattr(tail, name, partial(until_killed, getattr(tail, name)))
+            tail.cut_back(tmp_path, load(None, SMALL), at)
     except KeyboardInterrupt:
-        monkeypatch.setattr(tail, "_end_file", end_file)
         with pystore.open(tmp_path, **_sizes()) as store:
             found = [message.physical_offset for message in store.messages()]
             assert found == [place for place in places if place < store.info().log_max]

@@ -19,6 +19,7 @@ import storeview
 
 import pystore
 from pystore.audit import verify
+from pystore.audit.kinds import MissingSegmentFinding
 from pystore.repair import repair
 from tests.museum import damage
 
@@ -118,13 +119,17 @@ def test_what_is_whole_in_a_copy_is_delivered(copies: list[Path]):
     for root in copies:
         log = whole(root)
         seen = verify(root)
-        with pystore.Reader(root) as reader:
-            assert served(reader) <= log, root
         opened = Path(shutil.copytree(root, root.with_name("opened")))
-        with pystore.open(opened) as store:
-            kept = served(store)
-        assert kept <= log, root
-        assert kept == log or seen.errors or verify(opened).errors, root
+        try:
+            with pystore.Reader(root) as reader:
+                assert served(reader) <= log, root
+            with pystore.open(opened) as store:
+                kept = served(store)
+            assert kept <= log, root
+            assert kept == log or seen.errors or verify(opened).errors, root
+        except pystore.MissingSegment:
+            # The copy of the log ended with a segment, and that of the queues came later.
+            assert any(isinstance(f, MissingSegmentFinding) for f in seen.findings), root
         done = repair(root)
         assert done.after is not None
         assert done.after.sound, (root, done.after.findings)
