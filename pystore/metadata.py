@@ -22,7 +22,7 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,7 @@ from pystore.meta.configfiles import (
     SubscriptionGroup,
     TopicConfig,
 )
+from pystore.meta.offsetfile import ConsumerOffsetFile
 from pystore.meta.pending import PendingTable
 from pystore.settings import Settings, load
 
@@ -95,6 +96,21 @@ _OPEN_HERE: weakref.WeakValueDictionary[tuple[int, int, int] | None, Metadata] =
 _OPEN_HERE_LOCK = threading.Lock()
 _OFFSETS_MARK = b"offsets/mark"
 _DELAYS_KNOWN = b"delays/known"
+
+
+#: How long consumer offsets rest after an export, in times of what it took of a processor.
+_REST = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Todo:
+    """A file to write: its content, the digests of that and of what is there ("": nothing), and
+    whether that becomes the ``.bak``."""
+
+    content: Iterable[bytes]
+    digest: str
+    old: str
+    keep: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +205,7 @@ class Metadata(MetaStore, ClosedByWith):
         self._owner_fd = -1
         self._entry: tuple[int, int, int] | None = None
         self._exported: dict[str, float] = {}
+        self._offsets_took = 0.0  # seconds of a processor, by the last export that had them
         if readonly:
             self.refresh()
         else:
@@ -570,7 +587,8 @@ class Metadata(MetaStore, ClosedByWith):
                         txn.put(f"raw/{file}".encode(), data, db=self._dbs["info"])
                 # Read from a .bak: the file itself is torn, not ours, and to be written again.
                 says_so = folder == self.config and print_.main and file not in lagging
-                print_.content = _database.digest(self._encode(name, file)) if says_so else ""
+                content = self._encode(name, file) if says_so else None
+                print_.content = "" if content is None else _database.digest_of(content)
                 self._put_print(file, print_, txn)
                 self._dirty.add(name)
 
@@ -641,32 +659,42 @@ class Metadata(MetaStore, ClosedByWith):
 
     # ---- to the config files ----
 
-    def _encode(self, name: str, file: str) -> bytes | None:
-        """Encodes the file, None when there is nothing to write."""
+    def _encode(self, name: str, file: str) -> Iterable[bytes] | None:
+        """Encodes the file, in pieces that come as often as they are asked for, while nothing
+        changes; None when there is nothing to write."""
         if name not in SECTIONS:
             data = self._state.raw.get(file)
             if file != LMQ_OFFSETS or data is None:
-                return data
+                return None if data is None else (data,)
             # The progress of all groups of a Java broker with enableLmq, which reads no other file.
             own = javajson.loads(data)
-            section, now = SECTIONS["offsets"], self._state.parts["offsets"]
             extra = {k: v for k, v in own.items() if k in ("pullOffsetTable", "lmqOffsetTable")}
-            return section.dumps(replace(now, extra=extra))
+            return self._encode_parts("offsets", replace(self._state.parts["offsets"], extra=extra))
         parts = self._state.parts[name]
-        return None if parts.untouched else SECTIONS[name].dumps(parts)
+        return None if parts.untouched else self._encode_parts(name, parts)
+
+    def _encode_parts(self, name: str, parts: Parts) -> Iterable[bytes]:
+        # The core reads what is committed, of a writer.
+        if name == "offsets" and not self.readonly and self._txn is None:
+            return ConsumerOffsetFile(self.path, parts.version, parts.extra)
+        return (SECTIONS[name].dumps(parts),)
 
     def maybe_export(self, now: float | None = None) -> list[str]:
         """Writes the config files that are due; returns their names.
 
         Consumer offsets every flushConsumerOffsetInterval (5 s), delay offsets every
         flushDelayOffsetInterval (10 s), topics and groups after each change: upstream's cadence.
-        now: seconds, of any clock that goes forward (default: time.monotonic).
+        Consumer offsets rest longer than that when they are many: _REST times what the last export
+        of them took of a processor. now: seconds, of any clock that goes forward (default:
+        time.monotonic).
 
         Raises: Forbidden, DiskFull, StoreIOError; the files hold their old content or the new one.
         """
         now = time.monotonic() if now is None else now
         pauses = {
-            "offsets": self._settings["flushConsumerOffsetInterval"] / 1000,
+            "offsets": max(
+                self._settings["flushConsumerOffsetInterval"] / 1000, _REST * self._offsets_took
+            ),
             "delays": self._settings["flushDelayOffsetInterval"] / 1000,
         }
         with self._exclusive():
@@ -678,7 +706,13 @@ class Metadata(MetaStore, ClosedByWith):
                     due.add(name)
             if "offsets" in due:
                 due.add(LMQ_OFFSETS)
-            written = self._export(due)
+            began = time.thread_time()
+            try:
+                written = self._export(due)
+            finally:  # one that fails, too: a full disk must not make it run all the time
+                if "offsets" in due:
+                    self._offsets_took = time.thread_time() - began
+                    self._exported["offsets"] = now
             for name in due:
                 self._exported[name] = now
             return written
@@ -703,10 +737,10 @@ class Metadata(MetaStore, ClosedByWith):
         try:
             files.make_folders(folder, self._file_mode)
             for name, file in _all_tables():
-                data = self._encode(name, file)
-                if data is not None:
+                content = self._encode(name, file)
+                if content is not None:
                     path = folder / file
-                    files.replace_file(path, data, keep_old=True, mode=self._file_mode)
+                    files.replace_pieces(path, content, keep_old=True, mode=self._file_mode)
                     written.append(file)
             files.sync_folder(folder)
         except OSError as failed:
@@ -736,25 +770,36 @@ class Metadata(MetaStore, ClosedByWith):
         Raises: NotWriteable when their folder is not the one that was opened.
         """
         self._check_place()
-        todo: dict[str, tuple[bytes, bytes | None, bool]] = {}
+        todo: dict[str, _Todo] = {}
+        changed = self._dirty | ({LMQ_OFFSETS} if "offsets" in self._dirty else set())
         for name, file in _all_tables():
-            data = self._encode(name, file) if name in names else None
-            if data is None or self._is_there(file, data):
+            stands = self._stands(file)
+            if name not in names or (stands and name not in changed):
                 continue
-            old = files.read_file(self.config / file)
-            if old is not None and name not in SECTIONS and self._is_newer(name, file, old):
+            content = self._encode(name, file)
+            if content is None:
                 continue
-            keep = old is not None and old != data and self._is_whole(name, file, old)
-            todo[file] = (data, old, keep)
+            digest = _database.digest_of(content)
+            known = self._state.prints.get(file, Fingerprint())
+            if stands and known.content == digest:
+                continue
+            old = known.main[0] if stands else _database.file_digest(self.config / file)
+            whole = old in known.main or _readable_at(name, self.config / file)
+            # A broker's service has written its file since it was read: the copy in the database
+            # is an older one, which the next open replaces.
+            if whole and name not in SECTIONS and old not in known.main:
+                continue
+            todo[file] = _Todo(content, digest, old, keep=whole and old != digest)
         if todo:
             self._export_files(todo)
         self._dirty -= names
         return list(todo)
 
-    def _is_there(self, file: str, data: bytes) -> bool:
-        """Says whether the file has this content already, be it in upstream's own layout."""
+    def _stands(self, file: str) -> bool:
+        """Says whether the file is as it was when it said what its table did, be it in upstream's
+        own layout."""
         print_ = self._state.prints.get(file)
-        if print_ is None or print_.content != _database.digest(data):
+        if print_ is None or print_.content == "":
             return False
         try:
             about = (self.config / file).stat()
@@ -762,49 +807,34 @@ class Metadata(MetaStore, ClosedByWith):
             return False
         return (about.st_size, about.st_mtime_ns) == (print_.size, print_.mtime_ns)
 
-    def _is_whole(self, name: str, file: str, old: bytes) -> bool:
-        """Says whether the old content is worth keeping: a torn file must not push out a good
-        .bak."""
-        return self._is_known(file, old) or _readable(name, old)
-
-    def _is_newer(self, name: str, file: str, now: bytes) -> bool:
-        """Says whether a broker's service has written its file since it was read: the copy in the
-        database is an older one then, which the next open replaces."""
-        return not self._is_known(file, now) and _readable(name, now)
-
-    def _is_known(self, file: str, content: bytes) -> bool:
-        """Says whether the file was read or written with this content last."""
-        return _database.digest(content) in self._state.prints.get(file, Fingerprint()).main
-
-    def _export_files(self, todo: Mapping[str, tuple[bytes, bytes | None, bool]]) -> None:
+    def _export_files(self, todo: Mapping[str, _Todo]) -> None:
         before = {file: self._state.prints.get(file, Fingerprint()) for file in todo}
         # First what will be there, then the files: whenever this is cut short, the next open knows
         # both contents as ours.
         with self._write() as txn:
-            for file, (data, old, keep) in todo.items():
+            for file, new in todo.items():
                 print_ = replace(before[file], content="")
-                there = [digest for digest in print_.main if digest == _database.digest(old)]
-                print_.main = [*there, _database.digest(data)]
-                if keep:
-                    print_.bak = list(dict.fromkeys([*print_.bak, _database.digest(old)]))
+                there = [digest for digest in print_.main if digest == new.old]
+                print_.main = [*there, new.digest]
+                if new.keep:
+                    print_.bak = list(dict.fromkeys([*print_.bak, new.old]))
                 self._put_print(file, print_, txn)
         try:
             if not self.config.is_dir():
                 files.make_folders(self.config, self._file_mode)
                 files.sync_folder(self.root)
-            for file, (data, _, keep) in todo.items():
+            for file, new in todo.items():
                 path = self.config / file
-                files.replace_file(path, data, keep_old=keep, mode=self._file_mode)
+                files.replace_pieces(path, new.content, keep_old=new.keep, mode=self._file_mode)
             files.sync_folder(self.config)
         except OSError as failed:
             if isinstance(failed, StoreError):
                 raise
             raise files.os_error(failed, self.config) from failed
         with self._write() as txn:
-            for file, (data, old, keep) in todo.items():
-                bak = [_database.digest(old)] if keep else before[file].bak
-                digest = _database.digest(data)
-                self._put_print(file, Fingerprint([digest], bak, digest), txn)
+            for file, new in todo.items():
+                bak = [new.old] if new.keep else before[file].bak
+                self._put_print(file, Fingerprint([new.digest], bak, new.digest), txn)
 
 
 def _all_tables() -> Iterator[tuple[str, str]]:
@@ -825,6 +855,11 @@ def _decode(name: str, data: bytes) -> Any:
         return SECTIONS[name].loads(data)
     configfiles.check_json(data)
     return None
+
+
+def _readable_at(name: str, path: Path) -> bool:
+    """Says whether what a file holds is worth keeping: a torn one must not push out a good .bak."""
+    return _readable(name, files.read_file(path) or b"")
 
 
 def _readable(name: str, data: bytes) -> bool:

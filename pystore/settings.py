@@ -379,7 +379,7 @@ _USED: dict[str, dict[str, Any]] = {
     "defaultPopShareQueueNum": _row(
         "broker", "clients", "of how many other clients each pops the queues, too; 0 or less: all"),
     "flushConsumerOffsetInterval": _row(
-        "metadata", "ms", "interval between exports of consumerOffset.json", low=0),
+        "metadata", "ms", "least time between exports of consumerOffset.json", low=0),
     "flushDelayOffsetInterval": _row(
         "metadata", "ms", "interval between exports of delayOffset.json", low=0),
     "consumerOffsetUpdateVersionStep": _row(

@@ -170,6 +170,14 @@ ps_audit_offsets *ps_audit_offsets_begin(int32_t fd, int32_t size, const int64_t
 /* The next blocks (format/offsetblock.h), good until the next call; *len 0: there are
  * no more. NULL as above. */
 const uint8_t *ps_audit_offsets_next(ps_audit_offsets *o, int64_t *len, ps_error *error);
+/* The next members of offsetTable in consumerOffset.json, likewise, in the layout of
+ * pystore/files/javajson.py, a comma before each. light: those of light queues, one after another;
+ * else all others, before each two i32 in the order of the machine and its name: the lengths of
+ * both. ascii: what is not becomes an escape. */
+const uint8_t *ps_audit_offsets_members(ps_audit_offsets *o, int32_t light, int32_t ascii,
+                                        int64_t *len, ps_error *error);
+/* Whether a name of a member so far, wanted or not, has half a surrogate pair. */
+int32_t ps_audit_offsets_half(const ps_audit_offsets *o);
 void ps_audit_offsets_free(ps_audit_offsets *o);
 /* cdef end */
 

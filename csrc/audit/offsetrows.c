@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "files/io.h"
+#include "format/names.h"
 #include "format/offsetblock.h"
 
 #define PAGE_HEAD 16
@@ -16,7 +17,9 @@
 #define BIG 1 /* the value is the number of a page */
 #define DIGEST 16
 #define ROW_KEY (DIGEST + 4)
-#define PIECE (256 << 10) /* of blocks, that is given at once */
+#define PIECE (256 << 10) /* of blocks or text, that is given at once */
+#define ESCAPE_MAX 6       /* bytes of JSON that one of a name becomes */
+#define TEXT_ROW_MAX 40    /* of a queue and its offset */
 
 typedef struct leaf_node {
     const uint8_t *key, *value;
@@ -34,11 +37,17 @@ typedef struct leaf_row {
     uint8_t *page;
 } leaf_row;
 
+typedef struct buffer {
+    uint8_t *bytes;
+    int64_t len, room;
+} buffer;
+
 struct ps_audit_offsets {
     int32_t ao_fd, ao_size;
     leaf_row ao_pairs, ao_rows;
-    uint8_t *ao_out, *ao_long; /* long: a name that has pages of its own */
-    int64_t ao_len, ao_room;
+    uint8_t *ao_long;         /* a name that has pages of its own */
+    buffer ao_out, ao_queues; /* queues: of a pair that becomes text, as in a block */
+    bool ao_light, ao_ascii, ao_half;
 };
 
 static uint32_t le16_at(const uint8_t *p) {
@@ -119,19 +128,20 @@ static int name_of(ps_audit_offsets *o, const uint8_t **name, int64_t *len, ps_e
 
 /* ---- blocks ---- */
 
-static uint8_t *room_for(ps_audit_offsets *o, int64_t more) {
-    int64_t room = o->ao_room;
-    while (room - o->ao_len < more) room = room > 0 ? 2 * room : 2 * PIECE;
-    if (room > o->ao_room) {
-        uint8_t *grown = realloc(o->ao_out, (size_t)room);
+static uint8_t *room_for(buffer *b, int64_t more) {
+    int64_t room = b->room;
+    while (room - b->len < more) room = room > 0 ? 2 * room : 2 * PIECE;
+    if (room > b->room) {
+        uint8_t *grown = realloc(b->bytes, (size_t)room);
         if (grown == NULL) return NULL;
-        o->ao_out = grown;
-        o->ao_room = room;
+        b->bytes = grown;
+        b->room = room;
     }
-    return o->ao_out + o->ao_len;
+    return b->bytes + b->len;
 }
 
-static int put_rows(ps_audit_offsets *o, int32_t *count, ps_error *e) {
+/* The rows of the pair that is read, behind what is in `out`. */
+static int put_rows(ps_audit_offsets *o, buffer *out, int32_t *count, ps_error *e) {
     const leaf_node *row = &o->ao_rows.now;
     const uint8_t *digest = o->ao_pairs.now.key;
     int code = 0;
@@ -142,11 +152,11 @@ static int put_rows(ps_audit_offsets *o, int32_t *count, ps_error *e) {
         if (order < 0)
             return bad_page_of(&o->ao_rows, e, "has a row of no pair");
         if (order > 0) break;
-        uint8_t *to = room_for(o, PS_OFFSET_ROW_BYTES);
+        uint8_t *to = room_for(out, PS_OFFSET_ROW_BYTES);
         if (to == NULL) return no_memory(e);
         int32_t queue = (int32_t)be32_get(row->key + DIGEST);
         int64_t offset = (int64_t)be64_get(row->value);
-        o->ao_len += ps_offset_row_put(to, queue, offset) - to;
+        out->len += ps_offset_row_put(to, queue, offset) - to;
         ++*count;
         code = next_node(o, &o->ao_rows, e);
     }
@@ -155,12 +165,13 @@ static int put_rows(ps_audit_offsets *o, int32_t *count, ps_error *e) {
 
 /* The block of the pair that is read, unless it has no offsets. */
 static int put_block(ps_audit_offsets *o, ps_error *e) {
-    int64_t begin = o->ao_len, len;
+    buffer *out = &o->ao_out;
+    int64_t begin = out->len, len;
     const uint8_t *name;
     int32_t head[3] = {0};
     int code = name_of(o, &name, &len, e);
     if (code < 0) return code;
-    uint8_t *to = len <= INT32_MAX / 2 ? room_for(o, len + (int64_t)sizeof head) : NULL;
+    uint8_t *to = len <= INT32_MAX / 2 ? room_for(out, len + (int64_t)sizeof head) : NULL;
     if (to == NULL) return no_memory(e);
     const uint8_t *end = memchr(name, '@', (size_t)len);
     head[1] = (int32_t)(end != NULL ? end - name : len);
@@ -168,30 +179,187 @@ static int put_block(ps_audit_offsets *o, ps_error *e) {
     to += sizeof head;
     if (end != NULL) to = mempcpy(to, end + 1, (size_t)head[0]);
     memcpy(to, name, (size_t)head[1]);
-    o->ao_len += (int64_t)sizeof head + head[0] + head[1];
-    code = put_rows(o, &head[2], e);
+    out->len += (int64_t)sizeof head + head[0] + head[1];
+    code = put_rows(o, out, &head[2], e);
     if (code == 0 && head[2] > 0)
-        memcpy(o->ao_out + begin, head, sizeof head);
+        memcpy(out->bytes + begin, head, sizeof head);
     else
-        o->ao_len = begin;
+        out->len = begin;
     return code;
 }
 
-const uint8_t *ps_audit_offsets_next(ps_audit_offsets *o, int64_t *len, ps_error *e) {
+/* ---- text ---- */
+
+/* The character at p, and where it ends; NULL: it is none. Half a surrogate pair is one: a file of
+ * offsets can carry it by an escape (pystore/meta/_database.py). */
+static const uint8_t *char_at(const uint8_t *p, const uint8_t *end, uint32_t *c) {
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    *c = *p;
+    if (*p < 0x80) return p + 1;
+    int32_t size = *p >= 0xf0 ? 4 : *p >= 0xe0 ? 3 : 2;
+    if (*p < 0xc2 || *p > 0xf4 || end - p < size) return NULL;
+    *c &= 0x7fu >> size;
+    for (int32_t i = 1; i < size; i++) {
+        if ((p[i] & 0xc0) != 0x80) return NULL;
+        *c = *c << 6 | (p[i] & 0x3f);
+    }
+    return *c >= least[size] && *c <= 0x10ffff ? p + size : NULL;
+}
+
+static bool is_half(uint32_t c) {
+    return c >= 0xd800 && c < 0xe000;
+}
+
+static uint8_t *put_text(uint8_t *to, const char *text) {
+    return mempcpy(to, text, strlen(text));
+}
+
+static uint8_t *put_unit(uint8_t *to, uint32_t unit) {
+    to = put_text(to, "\\u");
+    for (int32_t shift = 12; shift >= 0; shift -= 4)
+        *to++ = (uint8_t)"0123456789abcdef"[unit >> shift & 15];
+    return to;
+}
+
+static uint8_t *put_escape(uint8_t *to, uint32_t c) {
+    static const char plain[] = "\"\\\b\f\n\r\t", names[] = "\"\\bfnrt";
+    const char *found = c > 0 && c < 0x80 ? strchr(plain, (int)c) : NULL;
+    if (found != NULL) {
+        *to++ = '\\';
+        *to++ = (uint8_t)names[found - plain];
+        return to;
+    }
+    if (c < 0x10000) return put_unit(to, c);
+    to = put_unit(to, 0xd7c0 + (c >> 10));
+    return put_unit(to, 0xdc00 + (c & 0x3ff));
+}
+
+/* The name as a string of JSON. NULL: it is not UTF-8. */
+static uint8_t *put_string(const ps_audit_offsets *o, uint8_t *to, const uint8_t *p,
+                           const uint8_t *end) {
+    *to++ = '"';
+    while (p < end) {
+        uint32_t c;
+        const uint8_t *next = char_at(p, end, &c);
+        if (next == NULL) return NULL;
+        bool plain = c >= ' ' && c != '"' && c != '\\' && (c < 0x7f || !o->ao_ascii);
+        to = plain ? mempcpy(to, p, (size_t)(next - p)) : put_escape(to, c);
+        p = next;
+    }
+    *to++ = '"';
+    return to;
+}
+
+static uint8_t *put_number(uint8_t *to, int64_t number) {
+    char digits[PS_DIGITS_MAX], *end = digits + sizeof digits;
+    char *begin = ps_digits_before(end, number);
+    return mempcpy(to, begin, (size_t)(end - begin));
+}
+
+static uint8_t *put_queue(uint8_t *to, const uint8_t *row) {
+    int64_t offset;
+    int32_t queue = ps_offset_row_get(row, &offset);
+    to = put_text(to, "\n\t\t\t\"");
+    to = put_number(to, queue);
+    to = put_text(to, "\":");
+    to = put_number(to, offset);
+    *to++ = ',';
+    return to;
+}
+
+/* LMDB has those below zero, which a foreign file can name, behind all others. */
+static uint8_t *put_queues(uint8_t *to, const uint8_t *rows, int32_t count) {
+    if (count == 0) return put_text(to, "{}");
+    int32_t first = 0;
+    int64_t offset;
+    while (first < count && ps_offset_row_get(rows + first * PS_OFFSET_ROW_BYTES, &offset) >= 0)
+        first++;
+    *to++ = '{';
+    for (int32_t i = 0; i < count; i++)
+        to = put_queue(to, rows + (int64_t)((first + i) % count) * PS_OFFSET_ROW_BYTES);
+    return put_text(to - 1, "\n\t\t}");
+}
+
+static bool light_name(const uint8_t *name, int64_t len) {
+    int64_t prefix = sizeof PS_LMQ_PREFIX - 1;
+    return len >= prefix && memcmp(name, PS_LMQ_PREFIX, (size_t)prefix) == 0;
+}
+
+/* Whether it is UTF-8; notes half a surrogate pair. */
+static bool check_name(ps_audit_offsets *o, const uint8_t *p, const uint8_t *end) {
+    while (p < end) {
+        uint32_t c;
+        p = char_at(p, end, &c);
+        if (p == NULL) return false;
+        if (is_half(c)) o->ao_half = true;
+    }
+    return true;
+}
+
+/* The pair that is read as a member, if it is wanted. */
+static int put_member(ps_audit_offsets *o, ps_error *e) {
+    buffer *out = &o->ao_out, *queues = &o->ao_queues;
+    const uint8_t *name;
+    int64_t len;
+    int32_t count = 0, head[2];
+    int code = name_of(o, &name, &len, e);
+    if (code < 0) return code;
+    queues->len = 0;
+    bool wanted = light_name(name, len) == o->ao_light;
+    if (!check_name(o, name, name + len))
+        return bad_page_of(&o->ao_pairs, e, "has a name that is not UTF-8");
+    code = put_rows(o, queues, &count, e);
+    if (code < 0 || !wanted) return code;
+    uint8_t *begin = len <= INT32_MAX / (2 * ESCAPE_MAX)
+                         ? room_for(out, (int64_t)sizeof head + (1 + ESCAPE_MAX) * len +
+                                             (int64_t)count * TEXT_ROW_MAX + 2 * TEXT_ROW_MAX)
+                         : NULL;
+    if (begin == NULL) return no_memory(e);
+    uint8_t *text = o->ao_light ? begin : mempcpy(begin + sizeof head, name, (size_t)len);
+    uint8_t *to = put_string(o, put_text(text, ",\n\t\t"), name, name + len);
+    if (to == NULL) return bad_page_of(&o->ao_pairs, e, "has a name that is not UTF-8");
+    *to++ = ':';
+    to = put_queues(to, queues->bytes, count);
+    head[0] = (int32_t)len;
+    head[1] = (int32_t)(to - text);
+    if (!o->ao_light) memcpy(begin, head, sizeof head);
+    out->len += to - begin;
+    return 0;
+}
+
+/* ---- the walk ---- */
+
+static const uint8_t *next_piece(ps_audit_offsets *o, int (*put)(ps_audit_offsets *, ps_error *),
+                                 int64_t *len, ps_error *e) {
     int code = 0;
-    o->ao_len = 0;
+    o->ao_out.len = 0;
     *len = 0;
-    while (code == 0 && o->ao_pairs.has && o->ao_len < PIECE) {
+    while (code == 0 && o->ao_pairs.has && o->ao_out.len < PIECE) {
         if (o->ao_pairs.now.key_len != DIGEST)
             code = bad_page_of(&o->ao_pairs, e, "has a pair of no digest");
-        if (code == 0) code = put_block(o, e);
+        if (code == 0) code = put(o, e);
         if (code == 0) code = next_node(o, &o->ao_pairs, e);
     }
     if (code == 0 && !o->ao_pairs.has && o->ao_rows.has)
         code = bad_page_of(&o->ao_rows, e, "has a row of no pair");
     if (code < 0) return NULL;
-    *len = o->ao_len;
-    return room_for(o, 1) != NULL ? o->ao_out : NULL;
+    *len = o->ao_out.len;
+    return room_for(&o->ao_out, 1) != NULL ? o->ao_out.bytes : NULL;
+}
+
+const uint8_t *ps_audit_offsets_next(ps_audit_offsets *o, int64_t *len, ps_error *e) {
+    return next_piece(o, put_block, len, e);
+}
+
+const uint8_t *ps_audit_offsets_members(ps_audit_offsets *o, int32_t light, int32_t ascii,
+                                        int64_t *len, ps_error *e) {
+    o->ao_light = light != 0;
+    o->ao_ascii = ascii != 0;
+    return next_piece(o, put_member, len, e);
+}
+
+int32_t ps_audit_offsets_half(const ps_audit_offsets *o) {
+    return o->ao_half;
 }
 
 ps_audit_offsets *ps_audit_offsets_begin(int32_t fd, int32_t size, const int64_t *pairs,
@@ -216,7 +384,8 @@ ps_audit_offsets *ps_audit_offsets_begin(int32_t fd, int32_t size, const int64_t
 
 void ps_audit_offsets_free(ps_audit_offsets *o) {
     free(o->ao_pairs.page);
-    free(o->ao_out);
+    free(o->ao_out.bytes);
+    free(o->ao_queues.bytes);
     free(o->ao_long);
     free(o);
 }

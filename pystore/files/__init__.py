@@ -9,6 +9,7 @@ import contextlib
 import errno
 import io
 import os
+import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ __all__ = [
     "read_file",
     "remove_temporaries",
     "replace_file",
+    "replace_pieces",
     "sync_folder",
     "whole_file",
     "write_whole",
@@ -38,6 +40,8 @@ __all__ = [
 FILE_MODE = 0o640
 #: Larger than any cluster's; what is larger is not read into memory.
 FILE_MAX_BYTES = 256 << 20
+#: Bytes that are copied or compared at once.
+_PIECE = 1 << 20
 
 
 def folder_mode(file_mode: int) -> int:
@@ -120,6 +124,10 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def _temporary(path: Path) -> Path:
+    return path.with_name(path.name + ".tmp")
+
+
 @contextlib.contextmanager
 def whole_file(path: Path, *, durable: bool = True, mode: int = FILE_MODE) -> Iterator[BinaryIO]:
     """Opens a file to write to; at the end of the block it takes the place of the one at `path`.
@@ -131,7 +139,7 @@ def whole_file(path: Path, *, durable: bool = True, mode: int = FILE_MODE) -> It
 
     Raises: OSError.
     """
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = _temporary(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         with open(os.open(temporary, flags, mode), "wb") as file:
@@ -162,7 +170,15 @@ def write_whole(path: Path, data: bytes, *, durable: bool = True, mode: int = FI
 
 
 def replace_file(path: Path, data: bytes, *, keep_old: bool, mode: int = FILE_MODE) -> None:
-    """Writes the file; with keep_old its content so far becomes its ``.bak`` first.
+    """Writes content that is at hand as replace_pieces() does. Raises: as that."""
+    replace_pieces(path, (data,), keep_old=keep_old, mode=mode)
+
+
+def replace_pieces(
+    path: Path, content: Iterable[bytes], *, keep_old: bool, mode: int = FILE_MODE
+) -> None:
+    """Writes the file, whose content comes in pieces; with keep_old what it had so far, if that was
+    another, becomes its ``.bak`` first.
 
     mode: of a file that was not there, less the umask; a ``.bak`` gets that of its file.
 
@@ -173,15 +189,34 @@ def replace_file(path: Path, data: bytes, *, keep_old: bool, mode: int = FILE_MO
     new one.
     """
     try:
-        old = read_file(path) if keep_old else None
-        if old is not None and old != data:
-            rights = stat.S_IMODE(path.stat().st_mode)
-            write_whole(path.with_name(path.name + ".bak"), old, durable=False, mode=rights)
-        write_whole(path, data, durable=False, mode=mode)
+        with whole_file(path, durable=False, mode=mode) as file:
+            file.writelines(content)
+            file.flush()
+            if keep_old:
+                _keep_old(path)
     except OSError as failed:
         if isinstance(failed, StoreError):
             raise
         raise os_error(failed, path) from failed
+
+
+def _keep_old(path: Path) -> None:
+    old = open_file(path)
+    if old is None:
+        return
+    with old, open_file(_temporary(path)) or old as new:
+        if not _same(old, new):
+            old.seek(0)
+            rights = stat.S_IMODE(os.fstat(old.fileno()).st_mode)
+            with whole_file(path.with_name(path.name + ".bak"), durable=False, mode=rights) as bak:
+                shutil.copyfileobj(old, bak, _PIECE)
+
+
+def _same(one: BinaryIO, other: BinaryIO) -> bool:
+    while (piece := one.read(_PIECE)) == other.read(_PIECE):
+        if not piece:
+            return True
+    return False
 
 
 def remove_temporaries(folder: Path, names: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NoReturn
 
-__all__ = ["Members", "dumps", "loads"]
+__all__ = ["Members", "around", "dumps", "loads"]
 
 #: Deeper than any file of upstream's (6); what is deeper is hostile, and would exhaust the stack.
 MAX_DEPTH = 64
@@ -64,6 +64,8 @@ def _check_depth(value: object) -> None:
 _NUMBER = re.compile(r"-?[0-9]{1,20}").fullmatch
 #: Members that are laid out together.
 _AT_ONCE = 1 << 12
+#: Where the line of a member of the whole file begins.
+_MEMBER = "\n\t"
 _INTEGERS = frozenset((int,))
 _STRICT: dict[str, Any] = {"parse_constant": _no_constant, "parse_float": _finite}
 
@@ -139,6 +141,21 @@ class Members:
 def _pieces(given: Members, line: str, encode: Callable[[object], str]) -> list[str]:
     texts = (f"{encode(key)}:{_text(value, line, encode)}" for key, value in given.each())
     return [f",{line}".join(some) for some in iter(lambda: list(islice(texts, _AT_ONCE)), [])]
+
+
+def around(value: dict[str, Any], member: str, *, escaped: bool) -> tuple[bytes, bytes]:
+    """Returns what dumps() writes of an object before and behind the value of a member, which need
+    not be at hand. escaped: what is not ASCII. Raises: UnicodeEncodeError for half a surrogate
+    pair, unless escaped; as dumps()."""
+    encode = json.JSONEncoder(ensure_ascii=escaped, allow_nan=False).encode
+    keys = _sorted({**value, member: None})
+    before, behind = (
+        [f"{encode(key)}:{_text(value[key], _MEMBER, encode)}" for key in some]
+        for some in (keys[: keys.index(member)], keys[keys.index(member) + 1 :])
+    )
+    head = f",{_MEMBER}".join([*before, f"{encode(member)}:"])
+    tail = "".join(f",{_MEMBER}{each}" for each in behind)
+    return f"{{{_MEMBER}{head}".encode(), f"{tail}\n}}".encode()
 
 
 def dumps(value: object) -> bytes:

@@ -32,7 +32,7 @@ import stat
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -100,13 +100,24 @@ def digest(data: bytes | None) -> str:
     return "" if data is None else hashlib.sha256(data).hexdigest()
 
 
+def digest_of(pieces: Iterable[bytes]) -> str:
+    """Returns the digest of content that comes in pieces."""
+    found = hashlib.sha256()
+    for piece in pieces:
+        found.update(piece)
+    return found.hexdigest()
+
+
 def file_digest(path: Path) -> str:
-    """Returns the digest of a file, "" when there is none. Raises: OSError, RecordDamaged."""
+    """Returns the digest of a file, "" when there is none. Raises: Forbidden, StoreIOError."""
     opened = files.open_file(path)
     if opened is None:
         return ""
-    with opened as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with opened as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as failed:
+        raise files.os_error(failed, path) from failed
 
 
 def row_key(name: str) -> bytes:
@@ -278,17 +289,51 @@ def offset_blocks(meta: Path) -> Iterator[bytes]:
     """Yields the offsets of all pairs that have some, as the last commit has them, in blocks
     (csrc/format/offsetblock.h): names as they are, of a million of which no object is made. Nobody
     commits meanwhile. Raises: RecordDamaged, StoreIOError, OutOfMemory."""
+    return _walk_offsets(meta, lib.ps_audit_offsets_next)
+
+
+def light_members(meta: Path, escaped: bool) -> Iterator[bytes]:
+    """Yields the members that light queues are in offsetTable of consumerOffset.json, as the last
+    commit has them, each behind a comma; escaped: in ASCII. Nobody commits meanwhile. Raises:
+    RecordDamaged, StoreIOError, OutOfMemory."""
+    return _walk_offsets(
+        meta, lambda walk, *out: lib.ps_audit_offsets_members(walk, True, escaped, *out)
+    )
+
+
+def other_members(meta: Path, escaped: bool) -> tuple[dict[bytes, bytes], bool]:
+    """Returns those of all other pairs by name, and whether any name at all needs escapes: half a
+    surrogate pair has no other form in a file. Raises: as light_members()."""
+    found, half = {}, False
+
+    def members(walk: Any, *out: Any) -> Any:
+        nonlocal half
+        pieces = lib.ps_audit_offsets_members(walk, False, escaped, *out)
+        half = bool(lib.ps_audit_offsets_half(walk))
+        return pieces
+
+    for piece in _walk_offsets(meta, members):
+        end = 0
+        while end < len(piece):
+            name_len, text_len = _MEMBER.unpack_from(piece, end)
+            name = end + _MEMBER.size
+            text, end = name + name_len, name + name_len + text_len
+            found[piece[name:text]] = piece[text:end]
+    return found, half
+
+
+def _walk_offsets(meta: Path, following: Callable[..., Any]) -> Iterator[bytes]:
     path = meta / "data.mdb"
-    error, size = ffi.new("ps_error *"), ffi.new("int64_t *")
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    error, size, fd = ffi.new("ps_error *"), ffi.new("int64_t *"), -1
     try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         page, tables = _pages.leaf_pages(fd, b"pairs", b"offsets")
         pairs, rows = (ffi.new("int64_t[]", numbers) for numbers in tables)
         walk = lib.ps_audit_offsets_begin(fd, page, pairs, len(pairs), rows, len(rows), error)
         _check_walk(walk, error, meta)
         try:
             while True:
-                found = lib.ps_audit_offsets_next(walk, size, error)
+                found = following(walk, size, error)
                 _check_walk(found, error, meta)
                 if size[0] == 0:
                     break
@@ -297,8 +342,13 @@ def offset_blocks(meta: Path) -> Iterator[bytes]:
             lib.ps_audit_offsets_free(walk)
     except _pages.PageError as bad:
         raise _damaged(str(bad), meta) from None
+    except OSError as failed:
+        if isinstance(failed, StoreError):
+            raise
+        raise files.os_error(failed, path) from failed
     finally:
-        os.close(fd)
+        if fd >= 0:
+            os.close(fd)
 
 
 def _check_walk(found: Any, error: Any, meta: Path) -> None:
@@ -314,6 +364,7 @@ def _from(cursor: Any, key: bytes) -> Iterator[tuple[bytes, bytes]]:
     return iter(cursor.iternext() if not key or cursor.set_range(key) else ())
 
 
+_MEMBER = struct.Struct("=ii")  # lengths of its name and of its text
 _ROWS_AT_ONCE = 1 << 10
 OFFSET_KEY = struct.Struct(">16si")  # digest of the pair, queue
 _LAST_QUEUE = b"\xff" * 5  # more than any queue of that pair

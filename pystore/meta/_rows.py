@@ -15,8 +15,7 @@ from typing import Any, Self, TypeVar
 
 import lmdb
 
-from pystore import files
-from pystore.errors import ReadOnly, StoreClosed, StoreError, UsedAfterFork
+from pystore.errors import ReadOnly, StoreClosed, UsedAfterFork
 from pystore.meta import _database, configfiles
 from pystore.meta._offsets import StoredOffsets
 from pystore.meta.configfiles import RAW_FILES, SECTIONS
@@ -91,12 +90,7 @@ class MetaStore:
         with self._lock:
             self._check_open()
             assert self._txn is None, "these are of the last commit"
-            try:
-                yield from _database.offset_blocks(self.path)
-            except OSError as failed:
-                if isinstance(failed, StoreError):
-                    raise
-                raise files.os_error(failed, self.path) from failed
+            yield from _database.offset_blocks(self.path)
 
     def _read_pending(self, read: Callable[[Any, Mapping[str, Any]], _Found]) -> _Found:
         """Returns what `read` makes of a transaction and the tables; of a copy when read-only."""

@@ -12,7 +12,7 @@ must take a torn file as a matter of course.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -314,7 +314,7 @@ def _encode_offsets(rows: Mapping[str, Any]) -> javajson.Members:
     return javajson.Members(each)
 
 
-def _groups_of_topics(rows: Mapping[str, Any]) -> dict[str, list[str]]:
+def _groups_of_topics(rows: Iterable[str]) -> dict[str, list[str]]:
     """Returns groupTopicMap: upstream derives it when it writes and ignores it when it reads. Light
     queues, of which there may be a million, are left out."""
     topics: dict[str, list[str]] = {}
@@ -330,14 +330,15 @@ class Section:
     """A file that is interpreted.
 
     file: its name. table: the member that holds the rows. decode: its value to rows, ValueError
-    when it cannot be. encode: rows to its value. derived: members worked out from the rows.
+    when it cannot be. encode: rows to its value. derived: members worked out from the
+    names of the rows.
     """
 
     file: str
     table: str
     decode: Callable[[Any], dict[Any, Any]]
     encode: Callable[[Mapping[Any, Any]], Json | javajson.Members]
-    derived: Callable[[Mapping[Any, Any]], Json] = lambda rows: {}
+    derived: Callable[[Iterable[Any]], Json] = lambda rows: {}
 
     def loads(self, data: bytes) -> Parts:
         """Reads a file. Raises: ValueError that says what is wrong with the file."""
@@ -354,14 +355,12 @@ class Section:
 
     def dumps(self, parts: Parts) -> bytes:
         """Returns the file's content."""
-        return javajson.dumps(
-            {
-                **parts.extra,
-                "dataVersion": version_to_json(parts.version),
-                self.table: self.encode(parts.rows),
-                **self.derived(parts.rows),
-            }
-        )
+        members = self.members(parts.extra, parts.version, parts.rows)
+        return javajson.dumps({**members, self.table: self.encode(parts.rows)})
+
+    def members(self, extra: Json, version: DataVersion, rows: Iterable[Any]) -> Json:
+        """Returns the members of a file but its table. rows: their names."""
+        return {**extra, "dataVersion": version_to_json(version), **self.derived(rows)}
 
 
 #: The interpreted files, by the names of their tables in the metadata.

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pystore
+from pystore import metadata
 from pystore.errors import (
     BadArgument,
     DiskFull,
@@ -676,6 +677,38 @@ def test_offsets_are_read_in_pieces_and_each_once(root, rng, monkeypatch):
     }
 
 
+def test_the_core_lays_offsets_out_as_all_other_files_are(root, rng):
+    """Byte for byte, whatever names and numbers a foreign file has; half a surrogate pair has the
+    whole file escaped, whoever brings it."""
+    letters = 'a"\\\b\f\n\r\t\0\x1f /\x7f\x80é\u2028中\uffff😀@%'
+    for half in ("", "row", "light", "extra"):
+        rows = {
+            rng.choice(("%LMQ%", "%LMQ", "")) + "".join(rng.choices(letters, k=rng.randrange(9))): {
+                rng.choice((rng.randrange(-3, 3), rng.randrange(-(2**31), 2**31))): rng.choice(
+                    (rng.randrange(99), rng.randrange(-(2**63), 2**63))
+                )
+                for _ in range(rng.randrange(5))
+            }
+            for _ in range(150 if half != "extra" else 0)
+        }
+        rows |= {"row": {"\udc00t@g": {0: 1}}, "light": {"%LMQ%\ud800": {0: 1}}}.get(half, {})
+        if half != "extra":
+            rows["中" * 5000 + "@10"] = {-(2**31): -(2**63), 2**31 - 1: 2**63 - 1}
+            rows["t@9"] = rows["t@é"] = {}
+        extra = {"zé": [1, {"a": "\n"}], "7": {}} | ({"b": "\ud800"} if half == "extra" else {})
+        with Metadata(root, sync=False) as meta:
+            with meta.batch():
+                parts = configfiles.Parts(rows, DataVersion(1, 2, 3), extra)
+                meta._replace("offsets", parts, meta._txn)
+                meta._bump("offsets", meta._txn)
+            wanted = configfiles.SECTIONS["offsets"].dumps(meta._state.parts["offsets"])
+        found = (root / "config" / "consumerOffset.json").read_bytes()
+        assert found == wanted
+        assert found.isascii() == bool(half)
+        with Metadata(root, readonly=True) as meta:
+            assert meta._state.parts["offsets"].rows == rows
+
+
 def test_config_files_that_say_all_of_it_are_not_written_again(root, tmp_path):
     """A clean end says so; one commit after it, and a file that is gone, are written."""
     with Metadata(root) as meta:
@@ -1072,6 +1105,19 @@ def test_exports_keep_upstreams_cadence(root):
         assert [at for at, files in written if "delayOffset.json" in files] == [10]
         # A clock that was set back does not stop them.
         assert "delayOffset.json" in meta.maybe_export(0.0)
+
+
+def test_offsets_rest_longer_when_they_take_long(root, monkeypatch):
+    """Twenty times what the last export took of a processor, and never at a clean stop."""
+    seconds = iter(range(0, 1000, 2))
+    monkeypatch.setattr(metadata.time, "thread_time", lambda: next(seconds))
+    file, written = root / "config" / "consumerOffset.json", []
+    with Metadata(root) as meta:
+        for now in (100, 105, 139, 140, 145):
+            meta.offsets.commit("bill", "orders", 0, now)
+            written += [now] if meta.maybe_export(float(now)) else []
+        assert written == [100, 140]
+    assert json.loads(file.read_bytes())["offsetTable"] == {"orders@bill": {"0": 145}}
 
 
 def test_what_a_killed_export_left_is_removed(root):
