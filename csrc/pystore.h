@@ -629,7 +629,7 @@ typedef struct ps_tier_want { /* what a read lacks */
  * wants, -1 none. */
 void ps_tier_set(ps_store *store, int32_t level, int64_t room, int fd);
 /* Whether it is known what the tier has; at first it is. While it is not, nothing says that older
- * messages are gone: reads of them say PS_GET_TIER_BUSY. */
+ * messages, or those that are damaged here, are gone: reads of them say PS_GET_TIER_BUSY. */
 void ps_tier_known(ps_store *store, int32_t known);
 /* Offsets [first, end) of the queue are in the tier from now on; first == end: none are. Reads
  * below the local messages, and of what is damaged here, go there. PS_E_NO_MEMORY, PS_E_CLOSED. */

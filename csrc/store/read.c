@@ -348,9 +348,10 @@ typedef struct walk {
     ps_error why;
 } walk;
 
-/* Whether the tier has what this store lacks: the walk ends before it. */
+/* Whether the tier has what this store lacks, or may have it: the walk ends before it. */
 static bool leave_to_tier(walk *w, int64_t offset) {
-    if (!ps_tiered_has(ps_tiered_of(w->q), offset)) return false;
+    if (!ps_tiered_has(ps_tiered_of(w->q), offset) && !ps_tier_unknown(&w->s->st_tier))
+        return false;
     w->b->info.next_offset = offset;
     w->to_tier = true;
     return true;
@@ -409,7 +410,9 @@ static bool take_unit(walk *w, int64_t offset, const ps_unit *u) {
     }
     if (u->physical < w->l.near_from && is_cold(w, u)) {
         b->next_offset = offset;
-        if (w->l.spares_disk && leave_to_tier(w, offset)) ps_cold_let_go(&w->b->cold);
+        if (w->l.spares_disk && ps_tiered_has(ps_tiered_of(w->q), offset) &&
+            leave_to_tier(w, offset))
+            ps_cold_let_go(&w->b->cold);
         return false;
     }
     if (!record_of(w->s, u, &w->log_file, &r) ||
@@ -569,6 +572,12 @@ static void walk_tier(walk *w, ps_tiered *d, int64_t offset) {
         b->status = asked ? PS_GET_IN_TIER : PS_GET_TIER_BUSY;
 }
 
+/* Nobody knows yet whether it is in the tier. */
+static void say_hidden(ps_batch_info *b, int64_t offset) {
+    b->status = PS_GET_TIER_BUSY;
+    b->next_offset = offset;
+}
+
 static void walk_all(walk *w, int64_t offset) {
     /* The minimum before the tier, which has a message before the store lets go of it. */
     int64_t min = atomic_load(&w->q->cq_min);
@@ -583,8 +592,13 @@ static void walk_all(walk *w, int64_t offset) {
         return;
     }
     walk_queue(w, w->q, offset);
-    if (w->to_tier && w->b->info.count == 0)
-        walk_tier(w, ps_tiered_of(w->q), w->b->info.next_offset);
+    if (!w->to_tier || w->b->info.count > 0) return;
+    offset = w->b->info.next_offset;
+    d = ps_tiered_of(w->q);
+    if (ps_tiered_has(d, offset))
+        walk_tier(w, d, offset);
+    else
+        say_hidden(&w->b->info, offset);
 }
 
 /* The conditions of docs/internals/format.md#reading-a-queue in their order; true when the scan is
@@ -607,12 +621,6 @@ static bool is_within_queue(ps_batch_info *b, int64_t offset) {
         return true;
     }
     return false;
-}
-
-/* Nobody knows yet whether it is in the tier. */
-static void say_hidden(ps_batch_info *b, int64_t offset) {
-    b->status = PS_GET_TIER_BUSY;
-    b->next_offset = offset;
 }
 
 ps_batch *ps_read(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset,

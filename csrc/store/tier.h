@@ -53,9 +53,13 @@ static inline ps_tiered *ps_tiered_of(ps_queue *q) {
 static inline bool ps_tiered_has(const ps_tiered *d, int64_t offset) {
     return d != NULL && offset >= atomic_load(&d->first) && offset < atomic_load(&d->end);
 }
+/* Whether nobody has looked yet at what the tier has. */
+static inline bool ps_tier_unknown(const ps_tier *t) {
+    return atomic_load_explicit(&t->unknown, memory_order_relaxed);
+}
 /* Whether the queue may have more in the tier than is known. */
 static inline bool ps_tier_hides(const ps_tier *t, const ps_queue *q) {
-    return atomic_load_explicit(&t->unknown, memory_order_relaxed) && atomic_load(&q->cq_min) > 0;
+    return ps_tier_unknown(t) && atomic_load(&q->cq_min) > 0;
 }
 /* Where the queue begins, here or there. */
 int64_t ps_tier_min(ps_queue *q);

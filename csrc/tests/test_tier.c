@@ -1,6 +1,9 @@
 /* Queues that go on in a cold tier, under the sanitizers: what reads say and want, what is lent,
  * and how pulls wait for it. The tier is a segment of the queue itself. docs/cold.md. */
 #define _GNU_SOURCE
+#include <fcntl.h>
+#include <unistd.h>
+
 #include "core_kit.h"
 #include "core/lock.h"
 #include "flat/flat.h"
@@ -342,6 +345,37 @@ static void test_what_is_not_known_yet_is_not_gone(void) {
     ps_conn_free(n);
 }
 
+/* As it is not jumped over once the tier has it. */
+static void test_what_is_damaged_here_may_be_there(void) {
+    ps_error e = {0};
+    ps_batch_info i;
+    char path[5000], magic[4];
+    begins(0, 0);
+    ps_batch *b = read_with((ps_read_options){.max_messages = 1}, low + 3, &i);
+    int64_t at = i.views[0].physical_offset;
+    ps_batch_free(b);
+    snprintf(path, sizeof path, "%s/commitlog/%020" PRId64, kit_root, at - at % (1 << 16));
+    int fd = open(path, O_RDWR);
+    CHECK_EQ(4, pread(fd, magic, 4, at % (1 << 16) + PS_AT_MAGIC));
+    CHECK_EQ(4, pwrite(fd, "junk", 4, at % (1 << 16) + PS_AT_MAGIC));
+    ps_tier_known(kit_store, 0);
+    ps_batch_free(read_with((ps_read_options){.max_messages = 9}, low, &i));
+    CHECK(i.count == 3 && i.next_offset == low + 3 && i.damaged == 0);
+    CHECK_EQ(PS_GET_TIER_BUSY, status_at(low + 3));
+    ps_conn *n = kit_conn(1);
+    CHECK_EQ(PS_CODE_SYSTEM_BUSY, pull(n, low + 3, 2)->code);
+    CHECK_EQ(low + 3, kit_field(kit_last(), "nextBeginOffset"));
+    ps_conn_free(n);
+    CHECK_EQ(0, ps_tier_begins(kit_store, topic, 0, 0, MESSAGES, &e));
+    CHECK_EQ(PS_GET_IN_TIER, status_at(low + 3));
+    ps_tier_known(kit_store, 1);
+    begins(0, 0);
+    ps_batch_free(read_with((ps_read_options){.max_messages = 9}, low, &i));
+    CHECK(i.count == 9 && i.damaged == 1 && i.first_damaged == low + 3);
+    CHECK_EQ(4, pwrite(fd, magic, 4, at % (1 << 16) + PS_AT_MAGIC));
+    close(fd);
+}
+
 static void test_a_deleted_topic_has_nothing_there(void) {
     ps_error e = {0};
     begins(0, MESSAGES);
@@ -375,6 +409,7 @@ int main(void) {
     test_pulls_wait_for_what_is_lent();
     test_a_tier_that_is_away_is_named();
     test_what_is_not_known_yet_is_not_gone();
+    test_what_is_damaged_here_may_be_there();
     test_a_deleted_topic_has_nothing_there();
     close_store();
     check_remove(base);
