@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from pystore.cold.disk import DiskBlocks
 from pystore.cold.objects import ObjectStore
+from pystore.cold.tier import Recent
 
 __all__ = ["BLOCK", "RUN_BYTES", "BlockCache"]
 
@@ -19,6 +20,8 @@ BLOCK = 1 << 20
 #: Blocks that are fetched by one request ahead of who reads on.
 _RUN = 4
 RUN_BYTES = _RUN * BLOCK
+#: Sums of blocks that are kept, those of 64 GiB in 4 MB of memory; objects that came wrong.
+_SUMS, _WRONG = 1 << 16, 1024
 
 
 class BlockCache:
@@ -39,6 +42,11 @@ class BlockCache:
         self._pool: ThreadPoolExecutor | None = None
         self._later: set[tuple[str, range]] = set()  # what the pool will fetch
         self._forgets = 0
+        #: By key and CRC of an object whose units and keys have had their sum, that of each of
+        #: their blocks; by key of one where they had not, twice, until when, on the monotonic
+        #: clock, they are not looked at again, and why.
+        self.sums: Recent[tuple[str, int], tuple[int, ...]] = Recent(_SUMS)
+        self.wrong: Recent[str, tuple[float, str]] = Recent(_WRONG)
         #: Requests for blocks; blocks that were found here, those that had to be fetched, and bytes
         #: of these; blocks that gave way to others.
         self.requests = self.hits = self.misses = self.fetched = self.evictions = 0

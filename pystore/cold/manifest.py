@@ -217,9 +217,10 @@ def with_sum(data: bytes) -> bytes:
     return b"%b%b%d}" % (data[:-1], _SUM, crc_of(data[:-1]))
 
 
-def crc_of(data: Buffer) -> int:
-    """Returns the CRC-32 of bytes, by the core, which has the processor's instructions for it."""
-    return int(lib.ps_flat_crc(0, ffi.from_buffer("uint8_t[]", data), len(data)))
+def crc_of(data: Buffer, crc: int = 0) -> int:
+    """Returns the CRC-32 of bytes, by the core, which has the processor's instructions for it. crc:
+    of what comes before them."""
+    return int(lib.ps_flat_crc(crc, ffi.from_buffer("uint8_t[]", data), len(data)))
 
 
 # ---- pages ----

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pystore.cold.buffers import BufferPool
@@ -16,8 +16,8 @@ from pystore.format.units import UNIT
 from pystore.native import ffi, lib, raise_error
 from pystore.store._messages import Batch
 
-__all__ = ["SUMS", "check_segment", "choose_units", "excerpt", "is_summed", "key_bytes",
-           "key_slice", "keys_of", "make_segment", "units_of_row"]  # fmt: skip
+__all__ = ["SUMS", "check_segment", "choose_units", "excerpt", "key_bytes", "key_slice",
+           "keys_of", "make_segment", "sums_of", "units_of_row"]  # fmt: skip
 
 _TAIL = struct.Struct(">qqiiIiIq")
 _KEY = struct.Struct(">II")
@@ -65,11 +65,18 @@ def check_segment(data: Buffer, row: Row, where: str) -> None:
         raise TierDamaged("a segment's end says something else than its manifest", where)
 
 
-def is_summed(tail: Buffer) -> bool:
-    """Says whether what comes after the records of a segment has the sum that it ends with."""
-    at = len(tail) - _TAIL.size
-    crc: int = _TAIL.unpack_from(tail, at)[4]
-    return crc_of(memoryview(tail)[: at + _SUMMED]) == crc
+def sums_of(pieces: Iterable[Buffer]) -> tuple[int, ...] | None:
+    """Returns the CRC of each piece of what comes after the records of a segment, one after the
+    other; None: together they do not have the sum that they end with."""
+    sums, crc, held = [], 0, b""
+    for piece in pieces:
+        sums.append(crc_of(piece))
+        whole = memoryview(held + piece)  # its end may be that of the segment
+        at = max(0, len(whole) - _TAIL.size)
+        crc, held = crc_of(whole[:at], crc), bytes(whole[at:])
+    if len(held) < _TAIL.size or crc_of(held[:_SUMMED], crc) != _TAIL.unpack(held)[4]:
+        return None
+    return tuple(sums)
 
 
 def units_of_row(data: Buffer, row: Row) -> memoryview:
@@ -143,7 +150,8 @@ def keys_of(data: Buffer, row: Row, low: int) -> bytes | None:
     """Returns the entries of a segment's keys in `key_bytes`, whose first key is `low` or before;
     None: they are wrong."""
     if not row.has_key_sums:
-        return bytes(data[row.count * UNIT.size : -_TAIL.size]) if is_summed(data) else None
+        right = sums_of([data]) is not None
+        return bytes(data[row.count * UNIT.size : -_TAIL.size]) if right else None
     first, found = low - low % _SUM_KEYS, []
     for at in range(0, len(data), _SUM_BYTES):
         block = bytes(data[at : at + _SUM_BYTES])

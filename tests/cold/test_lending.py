@@ -8,6 +8,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -199,6 +200,41 @@ def test_a_wrong_hash_of_tags_hides_nothing(twin: Twin, reads: str):
         reader = ColdReader.over(twin.lender.tier, BlockCache(objects))
         found = reader.read("orders", 0, 0, tags="paid", max_messages=8)
     assert found[0].queue_offset == wanted[0].queue_offset
+
+
+def test_a_wrong_hash_beside_very_many_keys_hides_nothing(tmp_path: Path):
+    """Units and keys have no size from which on they are believed."""
+    words = " ".join(f"{number:03x}" for number in range(1 << 12))
+    with pystore.open(tmp_path / "store") as store:
+        for _ in range(150):
+            store.put("orders", b"", queue=0, tags="paid", keys=words)
+    tier = new_tier(tmp_path / "cold", "c", "b")
+    with pystore.Reader(tmp_path / "store") as source:
+        push(source, tier)
+    (extent,) = tier.extents("orders", 0, 0, 1 << 40)
+    assert extent.whole - extent.at > 4 << 20
+    at, left, get = extent.at + 41 * UNIT.size - 1, 0, tier.objects.get
+
+    def lies(key: str, start: int, end: int) -> bytes:
+        nonlocal left
+        data = bytearray(get(key, start, end))
+        if left > 0 and start <= at < end:
+            left -= 1
+            data[at - start] ^= 1
+        return bytes(data)
+
+    objects: Any = SimpleNamespace(get=lies)
+    blocks = BlockCache(objects)
+    reader = ColdReader.over(tier, blocks)
+    for _ in range(2):  # found by the sum of all, and then by that of a block
+        left = 1
+        blocks.forget(extent.key)
+        found = reader.read("orders", 0, 40, tags="paid", max_messages=1)
+        assert (found[0].queue_offset, left) == (40, 0)
+    left = 99
+    blocks.forget(extent.key)
+    with pytest.raises(TierDamaged, match="CRC"):
+        reader.read("orders", 0, 40, tags="paid", max_messages=1)
 
 
 def test_damaged_hashes_of_tags_are_named(twin: Twin, caplog: pytest.LogCaptureFixture):
