@@ -61,7 +61,7 @@ KEPT = (
          " --only sends,subscribe,delivery,memory,restart", 120),
     Kept("lite_rocksdb", "lite --rounds 1 --peers ours,5.5.0-rocksdb --topics 100000"
          " --only memory,sends,subscribe,delivery", 200),
-    Kept("tier", "tier --rounds 2 --mb 1000 --seconds 6", 60),
+    Kept("tier", "tier --rounds 2 --mb 1000 --turns 8 --seconds 2", 200),
     Kept("tier_peers", "tier_peers --rounds 1", 90),
     Kept("tier_reads", "tier_reads --rounds 2 --mb 500 --hours 8760", 220),
     Kept("cold_reads", "cold_reads --rounds 2 --mb 500 --seconds 6", 80),

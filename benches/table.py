@@ -165,7 +165,8 @@ BENCHES = (
     ),
     Bench(
         "tier", "writing messages out to a cold tier in a folder, and sends beside it",
-        {"rounds": 3, "mb": 2000, "seconds": 8.0}, "--rounds 1 --mb 20 --seconds 0.3", slow=True,
+        {"rounds": 3, "mb": 2000, "turns": 8, "seconds": 2.0},
+        "--rounds 1 --mb 20 --turns 2 --seconds 0.3", slow=True,
     ),
     Bench(
         "tier_peers", "our tier beside that of Apache's 5.5.0 in a folder: writing out, reading it"
