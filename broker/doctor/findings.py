@@ -529,7 +529,7 @@ _ROWS = (
         "refused-setting",
         "settings",
         _E,
-        "the broker does not start with it",
+        "the server does not start with it",
         "correct or delete the line",
     ),
     DoctorCheck(

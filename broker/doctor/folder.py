@@ -53,7 +53,8 @@ def check_folder(path: Path, conf: Path | None, given: Mapping[str, object]) -> 
             problems += on_this_machine(ask, wrong)
         yield from of_problems(problems, str(conf or "--set"))
     if not path.is_dir():
-        yield diagnosed("not-a-store", where, "there is no such folder")
+        there = "this is not a folder" if os.path.lexists(path) else "there is no such folder"
+        yield diagnosed("not-a-store", where, there)
         return
     yield from _rights(path)
     log = path / "commitlog"

@@ -64,6 +64,8 @@ def test_it_is_looked_at_while_a_broker_runs(tmp_path: Path) -> None:
 
 def test_there_is_no_store(tmp_path: Path) -> None:
     found(tmp_path / "none", "not-a-store")
+    (tmp_path / "file").touch()
+    assert "this is not a folder" in found(tmp_path / "file", "not-a-store").text
     (tmp_path / "empty").mkdir()
     assert "commitlog" in found(tmp_path / "empty", "not-a-store").text
 
