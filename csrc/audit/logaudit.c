@@ -35,6 +35,7 @@ typedef struct segment_walk {
     int64_t back_count;
     int64_t keys_missing;        /* number of the open finding of missing keys, -1 */
     int64_t ghosts;              /* number of the open finding of ghost entries, -1 */
+    int64_t no_folder;           /* number of the finding of light queues without a folder, -1 */
 } segment_walk;
 
 /* ---- finding records ---- */
@@ -254,6 +255,18 @@ static void check_queue(segment_walk *w, const ps_record *r) {
         au_find_queue(w->out, kind, c->cu_topic, c->cu_topic_len, c->cu_id, q, q + 1, at, value);
 }
 
+/* Where our own files have the light queues, none needs a folder. */
+static void without_folder(segment_walk *w, const ps_record *r) {
+    ps_finding *open = w->no_folder >= 0 ? &w->out->items[w->no_folder] : NULL;
+    if (w->a->au_lights.li_on || au_gone(w->a, r)) return;
+    if (open != NULL) {
+        open->to_at = r->physical_offset + r->size;
+        open->count++;
+    } else if (au_find(w->out, PS_FIND_LIGHT_NO_FOLDER, r->physical_offset,
+                       r->physical_offset + r->size, 1, r->physical_offset, 0) != NULL)
+        w->no_folder = w->out->count - 1;
+}
+
 static void check_unit(segment_walk *w, const ps_record *r) {
     ps_multi m;
     if (!ps_record_has_unit(r) || (r->sys_flag & PS_SYS_INNER_BATCH) != 0) return;
@@ -262,6 +275,8 @@ static void check_unit(segment_walk *w, const ps_record *r) {
     while (ps_multi_next(&m))
         if (au_queue_find(w->a, m.mu_as.topic, m.mu_as.topic_len, 0) != NULL)
             check_queue(w, &m.mu_as);
+        else
+            without_folder(w, &m.mu_as);
 }
 
 /* ---- keys ---- */
@@ -455,7 +470,8 @@ int ps_audit_segment(ps_audit *a, int32_t number, int32_t last, ps_progress *pro
                                       .pending_from = -1, .keys_pending_from = -1};
     segment_walk w = {.a = a, .queues = {.cs_audit = a}, .facts = facts, .out = out,
                       .base = s->sg_base, .last = last != 0,
-                      .time = INT64_MIN, .keys_missing = -1, .ghosts = -1};
+                      .time = INT64_MIN, .keys_missing = -1, .ghosts = -1,
+                      .no_folder = -1};
     int code = ps_window_open(&w.file, a->au_io, s->sg_path, e);
     if (code < 0) return code;
     if (w.file.wd_size > s->sg_size) w.file.wd_size = s->sg_size;

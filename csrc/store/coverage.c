@@ -6,18 +6,25 @@
  * order, this comes to mix(last end) - mix(segment). A link that is missing or there twice makes
  * it any other number. That takes one look at 20 bytes a message, and 16 bytes of memory a segment.
  *
- * The records of a segment whose sum is another are looked at one by one, by their heads. */
+ * The records of a segment whose sum is another are looked at one by one, by their heads.
+ *
+ * Units of light queues are of records that have one elsewhere, and tell of no link. Where such
+ * queues have files, all records are looked at. */
 #define _GNU_SOURCE
 #include "store/coverage.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/report.h"
-#include "format/names.h"
+#include "files/replace.h"
+#include "format/multi.h"
+#include "light/light.h"
 #include "log/resync.h"
 #include "queues/claims.h"
 #include "store/store.h"
@@ -32,12 +39,19 @@ typedef struct stretch {
     int64_t end;  /* of the last of their records, -1: there is none */
 } stretch;
 
+/* Records of queues that nobody knows. */
+typedef struct strange_records {
+    int64_t count, from, to;
+} strange_records;
+
 typedef struct coverage {
     ps_store *s;
     ps_report *report;
     int64_t base, size, until; /* of the first segment; of each; where the check ends */
     stretch *parts;            /* one a segment */
-    int64_t strange, strange_from, strange_to; /* records of topics that nobody knows */
+    bool lights;               /* light queues have folders */
+    bool lights_elsewhere;     /* and files of our own, which have the units of all */
+    strange_records strange, strange_lights;
 } coverage;
 
 /* The finalizer of splitmix64: neighbours have nothing in common. */
@@ -85,9 +99,8 @@ static int add_queue(coverage *c, ps_queue *q, uint8_t *room, ps_error *e) {
     return code < 0 ? code : 0;
 }
 
-/* A light queue has units of records that have one elsewhere, too. */
 static bool is_light_queue(const ps_queue *q) {
-    return strncmp(q->cq_name, PS_LMQ_PREFIX, sizeof PS_LMQ_PREFIX - 1) == 0;
+    return ps_name_is_lmq((const uint8_t *)q->cq_name, q->cq_name_len);
 }
 
 static int64_t count_units(ps_queue **queues, int32_t n) {
@@ -138,6 +151,7 @@ static int by_name(const void *key, const void *row) {
 static bool record_belongs(const coverage *c, const ps_topic *t, const ps_record *r) {
     const ps_conf *conf = &c->s->st_conf;
     const ps_topic_row key = {(const char *)r->topic, r->topic_len, 0}, *row = NULL;
+    if (ps_name_is_lmq(r->topic, r->topic_len)) return t != NULL;
     if (conf->topic_count == 0) return true;
     row = bsearch(&key, conf->topics, (size_t)conf->topic_count, sizeof key, by_name);
     return row != NULL ? r->queue_id < row->queues : t != NULL && t->tp_there;
@@ -163,6 +177,15 @@ static void look_within(coverage *c, ps_queue *q, const ps_record *r) {
     mark_queue(c, q, r, "no unit names the record that the log has for this offset");
 }
 
+static void count_strange(coverage *c, const ps_record *r) {
+    bool light = ps_name_is_lmq(r->topic, r->topic_len);
+    if (light && c->lights_elsewhere) return;
+    strange_records *n = light ? &c->strange_lights : &c->strange;
+    if (n->count++ == 0) n->from = r->physical_offset;
+    n->to = r->physical_offset + r->size;
+}
+
+/* As the record lies in one of its queues. */
 static int look_at(coverage *c, const ps_record *r, ps_error *e) {
     if (!ps_record_has_unit(r) || !ps_record_names_queue(r)) return 0;
     ps_topics *tt = &c->s->st_topics;
@@ -172,8 +195,7 @@ static int look_at(coverage *c, const ps_record *r, ps_error *e) {
     if (q != NULL && q->cq_hole) return 0;
     if (q == NULL || ps_segments_count(&q->cq_files) == 0) {
         if (!record_belongs(c, t, r)) {
-            if (c->strange++ == 0) c->strange_from = r->physical_offset;
-            c->strange_to = r->physical_offset + r->size;
+            count_strange(c, r);
             return 0;
         }
         if (t == NULL) t = ps_topic_get(tt, (const char *)r->topic, r->topic_len);
@@ -195,6 +217,14 @@ static int look_at(coverage *c, const ps_record *r, ps_error *e) {
     return 0;
 }
 
+static int look_at_all(coverage *c, const ps_record *r, ps_error *e) {
+    ps_multi m;
+    int code = look_at(c, r, e);
+    if (code == 0 && c->lights && ps_multi_of(r, &m))
+        while (code == 0 && ps_multi_next(&m)) code = look_at(c, &m.mu_as, e);
+    return code;
+}
+
 static int look_through(coverage *c, int64_t segment, ps_error *e) {
     ps_mapfile *mf = ps_segments_find(&c->s->st_log.lg_files, segment, e);
     int64_t at = segment, end = segment + c->size, stamp = 0;
@@ -213,7 +243,7 @@ static int look_through(coverage *c, int64_t segment, ps_error *e) {
             at = segment + next;
         }
         stamp = r.store_timestamp;
-        code = look_at(c, &r, e);
+        code = look_at_all(c, &r, e);
         at += r.size;
     }
     madvise(mf->mf_map, (size_t)mf->mf_size, MADV_NORMAL);
@@ -247,11 +277,16 @@ static void not_compared(const coverage *c) {
                   "too much to compare with the log at each open; pystore verify does");
 }
 
+static void report_strange(const coverage *c, const strange_records *n, const char *why) {
+    if (n->count > 0)
+        ps_report_add(c->report, PS_ACTION_SKIPPED, n->from, n->to, n->count, "commitlog", why);
+}
+
 static int look_where_units_lack(coverage *c, ps_progress *progress, ps_error *e) {
     int64_t left = c->s->st_readonly ? READER_BYTES : INT64_MAX;
     int code = 0;
     for (int64_t at = c->base; at < c->until && code == 0; at += c->size) {
-        if (is_covered(c, at)) continue;
+        if (!c->lights && is_covered(c, at)) continue;
         if ((left -= c->size) < 0 && at > c->base) {
             not_compared(c);
             break;
@@ -259,22 +294,44 @@ static int look_where_units_lack(coverage *c, ps_progress *progress, ps_error *e
         code = look_through(c, at, e);
         if (code == 0) code = check_stopped(c, progress, e);
     }
-    if (c->strange > 0)
-        ps_report_add(c->report, PS_ACTION_SKIPPED, c->strange_from, c->strange_to, c->strange,
-                      "commitlog", "messages of topics that have neither a queue nor a row in"
-                      " topics.json: deleted ones, as a rule");
+    report_strange(c, &c->strange, "messages of topics that have neither a queue nor a row in"
+                   " topics.json: deleted ones, as a rule");
+    report_strange(c, &c->strange_lights, "messages of light queues that have neither a folder nor"
+                   " an offset of a group: deleted ones, as a rule");
     return code;
+}
+
+/* A light queue without a folder has a row by the offsets of its groups, which go when a Java
+ * broker deletes it. Made known here, it gets the units of all records that are read. */
+static int know_lights(const coverage *c, ps_error *e) {
+    const ps_conf *conf = &c->s->st_conf;
+    for (int32_t i = 0; c->lights && !c->lights_elsewhere && i < conf->topic_count; i++) {
+        const ps_topic_row *row = &conf->topics[i];
+        if (ps_name_is_lmq((const uint8_t *)row->name, row->len) && row->len <= PS_TOPIC_MAX &&
+            ps_topic_get(&c->s->st_topics, row->name, row->len) == NULL)
+            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, c->s->st_root,
+                           "no memory for a light queue");
+    }
+    return 0;
+}
+
+static bool has_light_files(const ps_store *s) {
+    char path[PATH_MAX];
+    return ps_path_in(path, s->st_root, PS_LIGHT_FOLDER, NULL) == 0 &&
+           s->st_io->access(s->st_io, path, F_OK) == 0;
 }
 
 int ps_coverage_check(ps_store *s, int64_t until, ps_report *r, ps_progress *progress,
                       ps_error *e) {
     coverage c = {.s = s, .report = r, .base = ps_segments_base(&s->st_log.lg_files, 0),
-                  .size = s->st_log.lg_files.ss_file_size, .until = until};
+                  .size = s->st_log.lg_files.ss_file_size, .until = until,
+                  .lights = atomic_load(&s->st_topics.tt_lmq),
+                  .lights_elsewhere = has_light_files(s)};
     ps_queue **queues;
-    if (c.base < 0 || until <= c.base) return 0;
+    int code = know_lights(&c, e);
+    if (code < 0 || c.base < 0 || until <= c.base) return code;
     int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
     int64_t units = count_units(queues, n), segments = (until - c.base - 1) / c.size + 1;
-    int code = 0;
     if (s->st_readonly && units > READER_UNITS) {
         not_compared(&c);
     } else if ((c.parts = malloc((size_t)segments * sizeof *c.parts)) == NULL) {

@@ -296,8 +296,12 @@ static int read_unit(scan *c, const ps_record *r, ps_dispatched *done) {
     return code < 0 ? code : 0;
 }
 
+static ps_topic *topic_of(scan *c, const ps_record *r) {
+    return ps_topic_find(&c->s->st_topics, (const char *)r->topic, r->topic_len);
+}
+
 static ps_queue *queue_of(scan *c, const ps_record *r) {
-    ps_topic *t = ps_topic_find(&c->s->st_topics, (const char *)r->topic, r->topic_len);
+    ps_topic *t = topic_of(c, r);
     return t != NULL ? ps_topic_queue(t, r->queue_id) : NULL;
 }
 
@@ -312,7 +316,7 @@ static int scan_reading(scan *c, const ps_record *r, ps_dispatched *done) {
     int code = read_unit(c, r, done);
     if (code == 0 && is_light(c, r, &m))
         while (code == 0 && ps_multi_next(&m))
-            if (queue_of(c, &m.mu_as) != NULL) code = read_unit(c, &m.mu_as, done);
+            if (topic_of(c, &m.mu_as) != NULL) code = read_unit(c, &m.mu_as, done);
     return code;
 }
 

@@ -912,6 +912,24 @@ class LightUnitsFinding(Finding):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LightNoFolderFinding(Finding):
+    """Records name light queues without a folder: mostly deleted ones."""
+
+    about: ClassVar[Kind] = Kind(
+        "light-no-folder",
+        Severity.INFO,
+        "log",
+        Mend.NOTHING,
+        "the first record is at {first_record} of the log",
+        "records name light queues without a folder: mostly deleted ones",
+        "the same",
+        "none; if lost: pystore rebuild STORE --light-files",
+    )
+    from_core: ClassVar = {"first_record": ("physical", int)}
+    first_record: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFinding(Finding):
     """The checkpoint is missing, damaged or ahead of the log."""
 
@@ -1208,6 +1226,7 @@ BY_CODE: dict[int, type[Finding]] = {
     51: LightNamesFinding,
     52: LightMissingFinding,
     53: LightUnitsFinding,
+    54: LightNoFolderFinding,
     13: TombstonesFinding,
 }
 #: By name.
@@ -1260,6 +1279,7 @@ KINDS: dict[str, Kind] = {
         LightNamesFinding,
         LightMissingFinding,
         LightUnitsFinding,
+        LightNoFolderFinding,
         CheckpointFinding,
         ConfigJsonFinding,
         ConfigValueFinding,
@@ -1304,6 +1324,7 @@ __all__ = [
     "LightFault",
     "LightMissingFinding",
     "LightNamesFinding",
+    "LightNoFolderFinding",
     "LightUnitsFinding",
     "LogFolderFinding",
     "LogHoleFinding",

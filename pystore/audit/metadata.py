@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -31,18 +32,31 @@ from pystore.audit.kinds import (
 from pystore.audit.layout import File, Layout, is_circle
 from pystore.audit.readdb import PackedQueues, read_access, read_meta
 from pystore.errors import StoreError
-from pystore.files.notes import CHECKPOINT_SIZE, checkpoint_times, is_note, tombstones_of
+from pystore.files.notes import (
+    CHECKPOINT_SIZE,
+    checkpoint_times,
+    is_note,
+    noted_queues,
+    tombstones_of,
+)
 from pystore.files.quiet import open_quietly, read_quietly
 from pystore.format.names import LIGHT_PREFIX
 from pystore.format.units import NO_RECORD, UNIT, units_of
 from pystore.meta import accessfiles
 from pystore.meta._database import digest
 from pystore.meta.accessfiles import AccessRows
-from pystore.meta.configfiles import RAW_FILES, SECTIONS, TopicConfig, check_json
+from pystore.meta.configfiles import (
+    LMQ_OFFSETS,
+    RAW_FILES,
+    SECTIONS,
+    TopicConfig,
+    check_json,
+)
 from pystore.native import lib
 
 __all__ = [
-    "Beside", "believable", "check_checkpoint", "check_offsets", "read_beside",
+    "Beside", "believable", "check_checkpoint", "check_offsets", "lost_light_queues",
+    "read_beside",
 ]  # fmt: skip
 
 _JSON_MAX = 256 << 20
@@ -65,11 +79,13 @@ _Offsets = Mapping[str, "dict[int, int] | PackedQueues"]
 class Beside:
     """What is known beside log, queues and index. `topics` are the names that any configuration
     knows, None when none could be read. `offsets` has the committed offset of a queue by
-    ``topic@group``. `deleted` has topics and the log offsets before which their records belong to a
-    deleted life."""
+    ``topic@group``. `lights` are the light queues that a group has an offset of, in the file of a
+    Java broker, too. `deleted` has topics and the log offsets before which their records belong to
+    a deleted life."""
 
     topics: set[str] | None = None
     offsets: _Offsets = field(default_factory=dict)
+    lights: set[str] = field(default_factory=set)
     deleted: list[tuple[str, int]] = field(default_factory=list)
 
 
@@ -290,14 +306,17 @@ def read_beside(layout: Layout) -> Beside:
     known = database.get("known", {})
     if os.path.lexists(config) and not config.is_dir():
         layout.found(ConfigJsonFinding, config, fault=FileFault.NOT_A_DIRECTORY)
-        parts = dict.fromkeys(SECTIONS)
+        parts, light = dict.fromkeys(SECTIONS), None
     else:
         parts = {
             name: _decoded(layout, name, config / s.file, known.get(s.file, ((), ())))
             for name, s in SECTIONS.items()
         }
         for file in RAW_FILES:
-            _decoded(layout, file, config / file)
+            if file != LMQ_OFFSETS:
+                _decoded(layout, file, config / file)
+        in_lmq = known.get(LMQ_OFFSETS, ((), ()))
+        light = _decoded(layout, "offsets", config / LMQ_OFFSETS, in_lmq)
     topics: set[str] = set()
     if parts["topics"] is not None:
         _check_queue_numbers(layout, parts["topics"].rows.values())
@@ -308,6 +327,9 @@ def read_beside(layout: Layout) -> Beside:
     topics |= set(database.get("topics", ()))
     if not _changed_outside(layout, "offsets", database):
         beside.offsets = _merged(beside.offsets, database.get("offsets", {}))
+    pairs = (beside.offsets, {} if light is None else light.rows)
+    beside.lights = {pair.partition("@")[0] for pair in itertools.chain(*pairs)
+                     if pair.startswith(LIGHT_PREFIX)}  # fmt: skip
     if parts["topics"] is not None or "topics" in database:
         beside.topics = topics
     beside.deleted = _read_tombstones(layout)
@@ -338,6 +360,21 @@ def _merged(file: _Offsets, newer: _Offsets) -> _Offsets:
             for pair, rows in file.items()
         },
     }
+
+
+def lost_light_queues(layout: Layout, beside: Beside) -> set[tuple[str, int]]:
+    """Returns light queues that have no folder, and had one: a group has an offset of them, which
+    goes when a Java broker deletes the queue, or our last close noted them. Where none has a folder
+    their broker kept them elsewhere, and where our own files have them, none needs one."""
+    if not layout.light_queues or layout.lights is not None:
+        return set()
+    named = set(beside.lights)
+    if lib.ps_queues_are_noted(os.fsencode(layout.root)):
+        with suppress(OSError):
+            note = read_quietly(layout.root / "queueEnds", _JSON_MAX) or b""
+            named |= {topic for topic, _ in noted_queues(note)}
+    return {(topic, 0) for topic in named
+            if topic.startswith(LIGHT_PREFIX) and (topic, 0) not in layout.queues}  # fmt: skip
 
 
 def check_offsets(

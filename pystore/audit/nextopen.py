@@ -21,6 +21,7 @@ from pystore.audit.kinds import (
 from pystore.audit.layout import Layout
 from pystore.files.notes import CHECKPOINT_SIZE, checkpoint_times
 from pystore.files.quiet import open_quietly, read_quietly
+from pystore.format.names import LIGHT_PREFIX
 from pystore.native import lib
 
 __all__ = ["NextOpen"]
@@ -54,7 +55,9 @@ class NextOpen:
     def mends(self, f: Finding) -> bool:
         """Returns whether recovery writes again what is wrong here."""
         if isinstance(f, MissingUnitsFinding):
-            return f.first_record >= self.queues_from
+            # The records of a light queue do not ask for its folder.
+            asked = not f.folder_missing or not str(f.topic).startswith(LIGHT_PREFIX)
+            return asked and f.first_record >= self.queues_from
         if isinstance(f, NotDispatchedFinding):
             return f.start is not None and f.start >= self.queues_from
         if isinstance(f, MissingKeysFinding):

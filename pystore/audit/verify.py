@@ -40,9 +40,11 @@ from pystore.audit.metadata import (
     believable,
     check_checkpoint,
     check_offsets,
+    lost_light_queues,
     read_beside,
 )
 from pystore.audit.nextopen import NextOpen
+from pystore.format.names import LIGHT_PREFIX
 from pystore.native import ffi, lib
 from pystore.settings import Settings
 
@@ -85,6 +87,8 @@ def verify(
     live = audit.state == "live"
     beside = read_beside(layout)
     _check_way(layout, beside)
+    lost = set() if live else lost_light_queues(layout, beside)
+    layout.queues.update((key, []) for key in lost)  # what the log has of them is missing
     steps = core(layout, given, audit, progress or (lambda phase, done, total: None))
     deleted = believable(layout, beside, closed=audit.state == "closed")
     for topic, physical in deleted:
@@ -96,6 +100,13 @@ def verify(
     if not live:
         steps.rivals()
         steps.recount(steps.differing(everywhere=deep))
+    for key in lost:
+        del layout.queues[key]
+    audit.findings = [
+        replace(f, folder_missing=True)
+        if isinstance(f, MissingUnitsFinding) and (f.topic, f.queue) in lost else f
+        for f in audit.findings
+    ]  # fmt: skip
     _sum_up(audit, layout, facts)
     _cut_off(audit, layout, facts, given)
     check_checkpoint(layout, max((f.last_time for f in facts), default=-1))
@@ -215,7 +226,8 @@ def _weigh(
         if live and (layout.root / f.file).parent.is_dir():
             return None  # made since the queues were listed
         known: Mapping[str, object] | set[str] | None = beside.topics
-        if known and f.topic not in known:
+        light = f.topic is not None and f.topic.startswith(LIGHT_PREFIX)
+        if known and f.topic not in known and not light:
             return DeletedTopicFinding(
                 file=f.file, start=f.start, end=f.end, count=f.count, topic=f.topic,
                 queue=f.queue, first_record=f.first_record,

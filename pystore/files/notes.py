@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import os
+import struct
 from typing import NamedTuple
 
 from pystore.native import ffi, lib
 
-__all__ = ["CHECKPOINT_SIZE", "CheckpointTimes", "checkpoint_times", "is_note", "tombstones_of",
-           "tombstones_without"]  # fmt: skip
+__all__ = ["CHECKPOINT_SIZE", "CheckpointTimes", "checkpoint_times", "is_note", "noted_queues",
+           "tombstones_of", "tombstones_without"]  # fmt: skip
 
 CHECKPOINT_SIZE = int(lib.PS_CHECKPOINT_SIZE)
+_ENDS_HEAD = 48
+#: Queue id, and length of the topic's name, which follows.
+_ENDS_ENTRY = struct.Struct(">24xii")
 
 
 class CheckpointTimes(NamedTuple):
@@ -35,6 +39,21 @@ def is_note(data: bytes, *magics: int) -> bool:
     """Says whether these are the bytes of a note of one of these kinds, with the right sum."""
     raw = ffi.from_buffer(data)
     return any(lib.ps_note_good(raw, len(data), magic) for magic in magics)
+
+
+def noted_queues(data: bytes) -> list[tuple[str, int]]:
+    """Returns topic and id of each queue that the bytes of ``queueEnds`` name (csrc/store/ends.c);
+    none when they are not such a note."""
+    found = list[tuple[str, int]]()
+    at = _ENDS_HEAD if is_note(data, lib.PS_NOTE_ENDS) else len(data)
+    while at + _ENDS_ENTRY.size <= len(data):
+        queue, size = _ENDS_ENTRY.unpack_from(data, at)
+        at += _ENDS_ENTRY.size
+        if not 0 < size <= len(data) - at:
+            break
+        found.append((os.fsdecode(data[at : at + size]), queue))
+        at += size
+    return found
 
 
 def tombstones_of(data: bytes) -> list[tuple[str, int]] | None:

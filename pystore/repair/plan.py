@@ -57,6 +57,7 @@ from pystore.errors import MissingSegment, StoreError, StrayFile
 from pystore.files.aside import Piece, kept_aside
 from pystore.files.elsewhere import refusal
 from pystore.files.notes import tombstones_without
+from pystore.format.names import LIGHT_PREFIX
 from pystore.format.records import HEAD_LEN, record_size
 from pystore.meta.accessfiles import has_access_copy
 from pystore.meta.configfiles import SECTIONS
@@ -336,6 +337,14 @@ def _refuse_wide_gap(layout: Layout, audit: Audit) -> None:
                 raise error
 
 
+def _lost_lights(layout: Layout, audit: Audit) -> list[str]:
+    """Returns light queues that the log has records of, and that have no folder."""
+    missing = {f.topic for f in audit.findings if isinstance(f, MissingUnitsFinding)}
+    return sorted(topic for topic in missing if topic is not None
+                  and topic.startswith(LIGHT_PREFIX) and (topic, 0) not in layout.queues
+    )  # fmt: skip
+
+
 def make_plan(layout: Layout, audit: Audit) -> list[Action]:
     """Returns the actions that mend what the audit found, in the order in which they are done.
 
@@ -353,7 +362,8 @@ def make_plan(layout: Layout, audit: Audit) -> list[Action]:
     if names or any(isinstance(f, CheckpointFinding) for f in audit.findings):
         names.append("checkpoint")
         actions.append(Action("rebuild", "", f"make {', '.join(names)} again from the log",
-                              {"names": names}))  # fmt: skip
+                              {"names": names, "lights": _lost_lights(layout, audit)})
+        )  # fmt: skip
     if any(isinstance(f, LightMissingFinding | LightUnitsFinding) for f in audit.findings):
         actions += set_lights_aside(layout)
     if "consumequeue" not in names:  # else the new queues say where they end, and whom they deliver

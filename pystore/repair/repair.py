@@ -77,7 +77,10 @@ def _rebuilder(settings: Settings, progress: Progress | None, ahead: Derive | No
         made = journal.folder / "made"
         if not action.data.get("inodes"):
             layout = look(journal.root, settings)
-            report = make_derived(layout, settings, made, progress, action.data["names"], ahead)
+            lights = action.data.get("lights", ())
+            report = make_derived(
+                layout, settings, made, progress, action.data["names"], ahead, lights
+            )
             action.data["log"] = mark_of(layout, report.log_max)
             (made / "abort").unlink(missing_ok=True)
         swap_derived(journal, action, made)

@@ -8,7 +8,7 @@ written, to the byte. They are synced when it closes, and then swapped in.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +52,17 @@ class _Scratch(Store):
 
 def make_derived(
     layout: Layout, settings: Settings, into: Path, progress: Progress | None, names: list[str],
-    ahead: Derive | None = None,
+    ahead: Derive | None = None, lights: Iterable[str] = (),
 ) -> RecoveryReport:  # fmt: skip
     """Makes what `names` asks for of the log in folder `into`, which is emptied first: queues and
-    checkpoint always, "index" only when it is named. ahead: makes queues and index, where it can;
+    checkpoint always, "index" only when it is named. lights: light queues that are made beside
+    those that have a folder. ahead: makes queues and index, where it can;
     the recovery then finds nothing to do."""
     shutil.rmtree(into, ignore_errors=True)
     make_folders(into, settings.file_mode)
     settings = with_own_tags(with_own_levels(settings, layout), layout)
     (into / "abort").touch(mode=settings.file_mode)
-    for topic, queue in layout.light_queues:
+    for topic, queue in (*layout.light_queues, *((name, 0) for name in lights)):
         make_folders(into / "consumequeue" / topic / str(queue), settings.file_mode)
     tombstones = layout.root / "deletedTopics"
     if tombstones.is_file():

@@ -49,6 +49,15 @@ ONLY_OF_STORE: set[str] = set()
 _LIVE: weakref.WeakSet[Base] = weakref.WeakSet()
 
 
+def _lights_of_groups(root: Path, known: Metadata) -> dict[str, int]:
+    """Returns light queues that a group has an offset of, with the number of their queues; none
+    where none has a folder. A Java broker drops the offsets when it deletes such a queue."""
+    folder = root / "consumequeue"
+    if not any(folder.glob(f"{LIGHT_PREFIX}*")):
+        return {}
+    return {each.topic: 1 for each in known.offsets.all() if each.topic.startswith(LIGHT_PREFIX)}
+
+
 class TopicHandle:
     """A topic's handle in C. queues: how many puts that name none take in turn; 0: not yet known to
     the metadata, which hears of a topic only when a message of it is stored. count: messages that
@@ -179,14 +188,13 @@ class Base(ClosedByWith):
         try:
             with Metadata(root, readonly=True) as found:
                 topics = found.topics.list()
+                lights = _lights_of_groups(Path(root), found)
         except StoreError:
             if self._writable:
                 raise
             return
-        rows = sorted(
-            (utf8(each.name, "the topic"), max(each.read_queue_nums, each.write_queue_nums))
-            for each in topics
-        )
+        known = {each.name: max(each.read_queue_nums, each.write_queue_nums) for each in topics}
+        rows = sorted((utf8(name, "the topic"), n) for name, n in (lights | known).items())
         table = ffi.new("ps_topic_row[]", len(rows))
         for at, (name, queues) in enumerate(rows):
             text = ffi.new("char[]", name)

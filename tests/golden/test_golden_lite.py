@@ -17,7 +17,7 @@ import pytest
 import pystore
 from pystore.audit import verify
 from pystore.cli import main
-from pystore.repair import rebuild
+from pystore.repair import rebuild, repair
 
 HERE = Path(__file__).parent
 Units = dict[str, list[tuple[int, int]]]
@@ -82,6 +82,52 @@ def test_light_queues_are_written_as_javas_files(killed: Path):
     assert verify(killed, deep=True).findings == []
     with pystore.open(killed) as store:
         assert we_see(store) == java_sees()
+
+
+def without_folder(store: Path, *names: str) -> dict[str, bytes]:
+    """Takes folders of light queues away; returns their bytes."""
+    folders = {name: store / "consumequeue" / name for name in names}
+    held = {name: (folder / "0" / f"{0:020}").read_bytes() for name, folder in folders.items()}
+    for folder in folders.values():
+        shutil.rmtree(folder)
+    return held
+
+
+def said_of(store: Path) -> dict[str | None, str]:
+    return {f.topic: f.kind for f in verify(store).findings}
+
+
+@pytest.mark.parametrize("mend", ["open", "repair"])
+def test_a_light_queue_without_its_folder_is_made_again_if_a_group_reads_it(
+    killed: Path, mend: str
+):  # fmt: skip
+    """The others, which nobody can tell from deleted ones, are named."""
+    read = {pair.partition("@")[0]
+            for pair in offsets_in(killed / "config" / "lmqConsumerOffset.json")}  # fmt: skip
+    names = java_sees()
+    kept, other = next(n for n in names if n in read), next(n for n in names if n not in read)
+    held = without_folder(killed, kept, other)
+    assert said_of(killed) == {kept: "missing-units", None: "light-no-folder"}
+    if mend == "repair":
+        repair(killed)
+    with pystore.Reader(killed) as reader:
+        found = [m.physical_offset for m in reader.read(kept, 0, 0)]
+    assert found == [at for _, at in java_sees()[kept]]
+    with pystore.open(killed):
+        pass
+    assert (killed / "consumequeue" / kept / "0" / f"{0:020}").read_bytes() == held[kept]
+    assert said_of(killed) == {None: "light-no-folder"}
+
+
+def test_a_light_queue_that_our_last_close_noted_is_made_again(killed: Path):
+    with pystore.open(killed):
+        pass
+    (killed / "config" / "lmqConsumerOffset.json").unlink()
+    shutil.rmtree(killed / "meta")
+    held = without_folder(killed, name := next(iter(java_sees())))
+    assert said_of(killed) == {name: "missing-units"}
+    assert repair(killed).good
+    assert (killed / "consumequeue" / name / "0" / f"{0:020}").read_bytes() == held[name]
 
 
 def offsets_in(file: Path) -> dict[str, dict[str, int]]:

@@ -53,9 +53,16 @@ def bodies(store: pystore.Store | pystore.Reader) -> list[bytes]:
 ALL = [b"m%d" % i for i in range(0, COUNT, 2)]
 
 
+def sound(root: Path, *, deep: bool = False) -> bool:
+    """Whether verify says just that one queue has no folder."""
+    return [f.kind for f in verify(root, deep=deep).findings] in (
+        ["light-no-folder"], ["light-no-folder"] * 2,  # of each segment
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("deep", [False, True])
 def test_they_are_sound(root: Path, deep: bool):
-    assert verify(root, deep=deep).findings == []
+    assert sound(root, deep=deep)
 
 
 @pytest.mark.parametrize("checkpoint", [True, False])
@@ -67,7 +74,7 @@ def test_recovery_keeps_them(root: Path, checkpoint: bool):
         assert bodies(reader) == ALL
     with pystore.open(root) as store:
         assert bodies(store) == ALL
-    assert verify(root).findings == []
+    assert sound(root)
 
 
 def test_a_rebuild_makes_them_again(root: Path):
@@ -83,11 +90,24 @@ def test_an_open_fills_a_gap_in_one(root: Path):
         assert bodies(store) == ALL
 
 
+def test_an_open_that_compares_finds_a_zero_unit(root: Path):
+    """No note says how far the queues were, as when a Java broker ran since."""
+    (root / "queueEnds").unlink()
+    damage.write(damage.queue_files(root, LIGHT)[0], 200, bytes(UNIT.size))
+    with pystore.Reader(root) as reader:
+        assert bodies(reader) == ALL
+    with pystore.open(root) as store:
+        assert bodies(store) == ALL
+        counted = [i.records for i in store.report.items if "neither a folder" in i.why]
+    assert (counted, sound(root)) == ([COUNT // 2], True)
+
+
 @pytest.mark.parametrize("unit", [UNIT.pack(0, 0, 0), UNIT.pack(1 << 40, 100, 0)])
 def test_a_damaged_unit_is_named_and_mended(root: Path, unit: bytes):
     damage.write(damage.queue_files(root, LIGHT)[0], 200, unit)
     assert not verify(root).sound
-    assert repair(root).after.findings == []
+    repair(root)
+    assert sound(root)
     with pystore.Reader(root) as reader:
         assert bodies(reader) == ALL
 
