@@ -119,7 +119,7 @@ def _behead(file: File) -> None:
 
 
 def _delete(file: File) -> None:
-    """Raises: OSError."""
+    """Deletes a file. Raises: OSError."""
     file.path.unlink()
     sync_folder(file.path.parent)
 
