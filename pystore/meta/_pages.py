@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import os
 import struct
-import sys
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -70,7 +69,7 @@ def _table(raw: bytes) -> _Table:
     return _Table(flags, depth, *rest)
 
 
-def _metas(fd: int, size: int) -> tuple[int, int, int, list[_Table]]:
+def _metas(fd: int) -> tuple[int, int, int, list[_Table]]:
     """Returns page size, last page, transaction and the two tables of the last commit."""
     first = os.pread(fd, _HEAD + _META.size, 0)
     if len(first) < _HEAD + _META.size:
@@ -93,8 +92,10 @@ def _metas(fd: int, size: int) -> tuple[int, int, int, list[_Table]]:
     txn, last, mapped, tables = max(found, key=lambda meta: meta[0])
     if abs(found[0][0] - found[1][0]) > 1:
         raise PageError("the two commits do not follow each other")
-    if last < 1 or (last + 1) * page > size or mapped < (last + 1) * page:
-        raise PageError(f"the file was cut off at {size} bytes, {last + 1} pages are in use")
+    # A sound file may end before its last pages: those that one transaction took and freed again
+    # are never written. A page that is in use and not there is found by who reads it.
+    if last < 1 or mapped < (last + 1) * page:
+        raise PageError(f"{last + 1} pages are in use, in {mapped} bytes")
     return page, last, txn, tables
 
 
@@ -107,13 +108,16 @@ class _Walk:
 
     def __init__(self, fd: int, page: int, last: int) -> None:
         self.fd, self.page, self.last = fd, page, last
-        self.seen = bytearray(last + 1)
-        self.seen[0] = self.seen[1] = 1
+        self.there = min(last + 1, os.fstat(fd).st_size // page)
+        self.seen = bytearray(self.there)
+        self.seen[:2] = b"\1\1"
         self.last_key = ffi.new("int32_t[2]")
 
     def take(self, number: int, count: int = 1) -> None:
-        if number < 2 or count < 1 or number + count - 1 > self.last:
+        if number < 2 or count < 1 or number + count > self.last + 1:
             raise PageError(f"page {number} is not in the file")
+        if number + count > self.there:
+            raise PageError(f"the file was cut off before page {number}, which is in use")
         if any(self.seen[number : number + count]):
             raise PageError(f"page {number} is in use twice")
         self.seen[number : number + count] = b"\1" * count
@@ -228,16 +232,18 @@ class _Walk:
 
     def overflow(self, number: int, size: int) -> tuple[int, bytes]:
         """Returns how many pages a long value takes, and its first bytes, up to a page."""
-        pages = (_HEAD - 1 + size) // self.page + 1
-        self.take(number, pages)
         data = self.read(number, _OVERFLOW)
-        if int.from_bytes(data[12:16], "little") != pages:
+        # A value keeps its pages when a shorter one replaces it within the transaction.
+        pages = int.from_bytes(data[12:16], "little")
+        if pages < (_HEAD - 1 + size) // self.page + 1:
             raise PageError(f"page {number} has another length than its value")
+        self.take(number, pages)
         return pages, os.pread(self.fd, size, number * self.page + _HEAD)
 
     def free(self, table: _Table, txn: int) -> None:
         """Checks the lists of pages that may be written again: in use nowhere, and each in one
         list."""
+        unwritten = set[int]()
         for key, flags, value in self.tree(table, "free"):
             ids = [i for (i,) in struct.iter_unpack("<Q", value[: len(value) // 8 * 8])]
             if len(key) != 8 or int.from_bytes(key, "little") > txn or flags & _SUB or not ids:
@@ -246,7 +252,12 @@ class _Walk:
             if len(pages) != ids[0] or any(a <= b for a, b in pairwise(pages)):
                 raise PageError("a list of free pages is not sound")
             for number in pages:
-                self.take(number)
+                if not self.there <= number <= self.last:
+                    self.take(number)
+                elif number in unwritten:
+                    raise PageError(f"page {number} is in use twice")
+                else:
+                    unwritten.add(number)
 
 
 def check_pages(path: str | os.PathLike[str]) -> None:
@@ -267,10 +278,9 @@ def check_pages(path: str | os.PathLike[str]) -> None:
 
 
 def _check(fd: int) -> None:
-    size = os.fstat(fd).st_size
-    if size == 0:
+    if os.fstat(fd).st_size == 0:
         return
-    page, last, txn, (free, main) = _metas(fd, size)
+    page, last, txn, (free, main) = _metas(fd)
     if free.flags != _INTEGER_KEY or main.flags != 0:
         raise PageError("the tables are of another kind")
     walk = _Walk(fd, page, last)
@@ -287,9 +297,7 @@ def _check(fd: int) -> None:
 def leaf_pages(fd: int, *names: bytes) -> tuple[int, list[list[int]]]:
     """Returns the size of a page, and for each of these tables its leaf pages in order, as the last
     commit has them; none of a table that is not there. Raises: PageError, OSError."""
-    # A writer's file may end before its last pages: those that one transaction took and freed again
-    # are never written. What is in use and not there fails where it is read.
-    page, last, _, (_, main) = _metas(fd, sys.maxsize)
+    page, last, _, (_, main) = _metas(fd)
     walk = _Walk(fd, page, last)
     tables = {key: _table(value) for key, flags, value in walk.tree(main, "main") if flags & _SUB}
     return page, [walk.leaves(tables[name]) if name in tables else [] for name in names]
