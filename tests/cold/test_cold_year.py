@@ -59,6 +59,7 @@ def test_a_query_by_key_takes_a_request_a_segment(year: Year):
     assert year.query_gets < 1.1 * year.query_segments + pages
 
 
+@pytest.mark.long
 def test_a_broker_asks_as_much_whatever_others_there_are():
     alone = simulate(2, 1, PUTS)
     many = simulate_many(3, 2, 1, PUTS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import time
 from pathlib import Path
@@ -313,9 +312,17 @@ def test_a_broker_that_stops_sends_its_clients_elsewhere(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("topics", [40, 1000], ids=["short", "long"])
 def test_replies_that_a_client_does_not_read_are_few_and_their_bytes_bounded(
-    broker: Broker, caller: Caller, topics: int
+    broker: Broker, caller: Caller, topics: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Settings that come meanwhile wait in the connection, whose window is bounded."""
+    made: list[Outbox] = []
+    begin = Outbox.__init__
+
+    def begin_noted(self: Outbox, *given: Any) -> None:
+        begin(self, *given)
+        made.append(self)
+
+    monkeypatch.setattr(Outbox, "__init__", begin_noted)
     kept: list[tuple[int, int]] = []
     asked = [pb.Resource(name="Normal" * 20) for _ in range(topics)]
     stream = caller.telemetry()
@@ -324,8 +331,10 @@ def test_replies_that_a_client_does_not_read_are_few_and_their_bytes_bounded(
         stream.write(settings=settings)
 
     def waiting() -> int:
-        waits = [list(each._waiting) for each in gc.get_objects() if type(each) is Outbox]
-        kept.append(max((len(each), sum(size for _, size in each)) for each in waits))
+        waits = [list(each._waiting) for each in made]
+        kept.append(
+            max(((len(each), sum(size for _, size in each)) for each in waits), default=(0, 0))
+        )
         return kept[-1][0]
 
     until(lambda: waiting() >= 5, "replies wait")
