@@ -54,11 +54,12 @@ def cut_back(root: Path, settings: Settings, at: int) -> Path | None:
                 os.fsync(abort.fileno())
             sync_folder(root)
             beyond = [file for file in after if file.number >= at]
+            stays, goes = beyond[:1], beyond[1:]
             for file in reversed(beyond):
                 _behead(file)
-            for file in reversed(beyond[1:]):
+            for file in reversed(goes):
                 _delete(file)
-            for file in reversed(after[: len(after) - len(beyond[1:])]):
+            for file in [*stays, *(file for file in after if file.number < at)]:
                 _end_file(file, max(0, at - file.number))
         except StoreError:
             raise
