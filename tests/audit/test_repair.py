@@ -448,7 +448,8 @@ def test_delay_levels_of_a_store_are_its_own(tmp_path: Path):
     delayed = {p: p.read_bytes() for p in (root / "consumequeue/SCHEDULE_TOPIC_XXXX").glob("*/*")}
     assert len(delayed) >= 3
     shutil.rmtree(root / "consumequeue/orders")
-    poke(next(iter(delayed)), 20 * 5 + 19, b"\xff")
+    path, units = next(iter(delayed.items()))
+    poke(path, 20 * 5 + 19, bytes([units[20 * 5 + 19] ^ 1]))
     assert "unit-tags" in {f.kind for f in verify(root).findings}
     done = repair(root)
     assert done.after is not None
