@@ -7,7 +7,8 @@ Each row warms up for --warm seconds, the first for three times as long, the vir
 client and broker together, before --measure seconds count. Processor time is that of the whole
 broker process over the measured window (/proc/PID/stat), memory its anonymous pages
 (/proc/PID/smaps_rollup). Every peer runs with its default settings, asynchronous flush, on an empty
-folder; its name server is a process apart.
+folder; its name server is a process apart. Rows run in the order in which they are named: `pop` at
+the end, for a broker goes through what was popped a minute later.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ BENCHES = (
     Bench(
         "broker", "our broker and Apache's 5.3.3 and 5.5.0, under the same official client",
         {"peers": ("ours", "5.3.3", "5.5.0"),
-         "only": ("start", "idle", "send", "batch", "consume", "pop", "latency", "e2e", "delayed",
-                  "tx", "quiet", "many"),
+         "only": ("start", "idle", "send", "batch", "consume", "latency", "e2e", "quiet", "many",
+                  "delayed", "tx", "pop"),
          "warm": 20, "measure": 15, "rounds": 1},
         "--peers ours --only start,send,pop --warm 1 --measure 1", beside=True, slow=True,
         java=True,
