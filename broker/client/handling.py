@@ -248,7 +248,7 @@ class OrderlyHandling:
             await asyncio.gather(*tasks)
 
     async def _end(self, progress: QueueProgress) -> None:
-        task = self._workers.pop(progress)
+        task = self._workers[progress]
         if progress in self._running:
             timeout = self._consumer.settings.stop_timeout_s
             while progress in self._running and timeout > 0:
@@ -256,6 +256,8 @@ class OrderlyHandling:
                 timeout -= 0.01
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        # Not before: a close() meanwhile waits for the message that is under way.
+        self._workers.pop(progress, None)
         self._buffers.pop(progress, None)
         self._wakers.pop(progress, None)
 
@@ -286,9 +288,10 @@ class OrderlyHandling:
                     self._running.pop(progress, None)
             if done and buffer and buffer[0] is message:
                 buffer.popleft()
-                progress.done(message.queue_offset)
-            elif not done:
+            if not done:
                 await asyncio.sleep(ORDERLY_PAUSE_S)
+            elif epoch == progress.epoch:  # of a queue that goes, too, whose buffer is empty by now
+                progress.done(message.queue_offset)
 
     def _only_open(
         self, progress: QueueProgress, buffer: deque[ReceivedMessage]

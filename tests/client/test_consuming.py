@@ -234,6 +234,39 @@ async def test_an_orderly_handler_keeps_each_queues_order(server, name):
         assert offsets == list(range(len(offsets)))
 
 
+@pytest.mark.parametrize("closes", [False, True])
+async def test_an_orderly_message_under_way_as_its_queue_goes_comes_once(server, name, closes):
+    """Whoever takes the queue over begins behind it, also if its member closes meanwhile."""
+    topic, group, seen = name("topic"), name("group"), []
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    async with AsyncProducer("p", server.namesrv) as producer:
+        sent = [await producer.send(Message(topic, body), key="k") for body in numbers(3)]
+
+    async def slow(message):
+        seen.append(message.body)
+        begun.set()
+        await may_end.wait()
+
+    async def handle(message):
+        seen.append(message.body)
+
+    def all_or_none(queues, clients, own):
+        return queues if len(clients) == 1 else ()
+
+    one = consumer_of(server, group, topic, handler=slow, orderly=True, strategy=all_or_none)
+    async with one:
+        await begun.wait()
+        options = {"orderly": True, "strategy": lambda queues, *_: queues}
+        async with consumer_of(server, group, topic, handler=handle, **options):
+            await until(lambda: sent[0].queue not in one._member._pullers)  # it is on its way
+            ending = asyncio.create_task(one.close() if closes else asyncio.sleep(0))
+            await asyncio.sleep(0.05)
+            may_end.set()
+            await ending
+            await until(lambda: len(seen) >= 3)
+    assert seen == numbers(3)
+
+
 async def test_an_orderly_message_counts_attempts_and_is_a_dead_letter_after_the_last(
     server, name, monkeypatch
 ):
