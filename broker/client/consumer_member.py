@@ -167,7 +167,7 @@ class ConsumerMember(ConsumerGroupMember):
             stuck = await self.handling.stop(self.settings.stop_timeout_s)
         if self._started:
             await self._commit_last()
-            await self._rebalancer.unlock(list(self.progress))
+            await self._rebalancer.unlock()
             if self._tracer is not None:
                 await self._tracer.flush()
         return stuck

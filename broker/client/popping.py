@@ -99,7 +99,7 @@ class Popping:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._polls, self._keeper = {}, None
 
-    async def unlock(self, queues: Collection[MessageQueue]) -> None:
+    async def unlock(self, queues: Collection[MessageQueue] | None = None) -> None:
         """Waits for the acknowledgements that are under way."""
         if self._acks:
             await asyncio.wait(self._acks)

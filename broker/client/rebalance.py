@@ -39,6 +39,8 @@ class Rebalancer:
         self._locker: asyncio.Task[None] | None = None
         self._due = asyncio.Event()
         self._round = asyncio.Lock()
+        #: Queues whose locks may be ours: they were asked for, and not given back.
+        self._locks: set[MessageQueue] = set()
 
     async def start(self) -> None:
         """Waits for the first round; more follow in the background."""
@@ -174,6 +176,7 @@ class Rebalancer:
     async def _lock(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
         """Returns the queues whose locks the brokers gave us."""
         locked: set[MessageQueue] = set()
+        self._locks.update(queues)
         for address, some in self._by_broker(queues).items():
             try:
                 answer = await self._consumer.network.request(
@@ -200,12 +203,13 @@ class Rebalancer:
             if queues:
                 self._note_locks(await self._lock(queues))
 
-    async def unlock(self, queues: Collection[MessageQueue]) -> None:
-        """Gives the locks back, so that other members need not wait until they expire."""
-        if not self._consumer.settings.orderly or not queues:
-            return
-        for address, some in self._by_broker(queues).items():
+    async def unlock(self, queues: Collection[MessageQueue] | None = None) -> None:
+        """Gives locks back, all by default, so that other members need not wait until they
+        expire."""
+        wanted = list(self._locks) if queues is None else self._locks.intersection(queues)
+        for address, some in self._by_broker(wanted).items():
             with contextlib.suppress(ClientError):
                 await self._consumer.network.request(
                     address, RequestCode.UNLOCK_BATCH_MQ, None, self._lock_body(some)
                 )
+                self._locks.difference_update(some)

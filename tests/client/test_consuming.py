@@ -267,6 +267,26 @@ async def test_an_orderly_message_under_way_as_its_queue_goes_comes_once(server,
     assert seen == numbers(3)
 
 
+async def test_a_member_that_closes_while_queues_are_divided_gives_their_locks_back(server, name):
+    """Others would wait for a minute."""
+    topic, group, asked = name("topic"), name("group"), asyncio.Event()
+    await send(server, topic, b"x")
+
+    async def never(queue):
+        asked.set()
+        await asyncio.Event().wait()
+
+    one = consumer_of(server, group, topic, handler=print, orderly=True)
+    one._member.start_offset = never
+    starting = asyncio.create_task(one.start())
+    await asked.wait()
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    async with consumer_of(server, group) as other:
+        queues = set(await other.queues(topic))
+        assert await other._member._rebalancer._lock(queues) == queues
+
+
 async def test_an_orderly_message_counts_attempts_and_is_a_dead_letter_after_the_last(
     server, name, monkeypatch
 ):
