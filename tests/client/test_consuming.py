@@ -236,7 +236,7 @@ async def test_an_orderly_handler_keeps_each_queues_order(server, name):
 
 @pytest.mark.parametrize("closes", [False, True])
 async def test_an_orderly_message_under_way_as_its_queue_goes_comes_once(server, name, closes):
-    """Whoever takes the queue over begins behind it, also if its member closes meanwhile."""
+    """Whoever takes the queue over begins after it, also if its member closes meanwhile."""
     topic, group, seen = name("topic"), name("group"), []
     begun, may_end = asyncio.Event(), asyncio.Event()
     async with AsyncProducer("p", server.namesrv) as producer:
