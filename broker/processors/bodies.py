@@ -62,8 +62,8 @@ _MODEL = enum("BROADCASTING", "CLUSTERING")
 _SUBSCRIPTION = Shape(
     topic=required(TEXT),
     subString=JsonMember(TEXT, "*"),
-    tagsSet=listed(TEXT),
-    codeSet=listed(INT),
+    tagsSet=listed(TEXT, nulls=True),
+    codeSet=listed(INT, nulls=True),
     subVersion=JsonMember(LONG, 0),
     expressionType=JsonMember(TEXT, "TAG"),
     classFilterMode=JsonMember(BOOLEAN, False),

@@ -6,7 +6,7 @@ of these means was seen on a running 5.3.3 broker:
 
 | given | where | becomes |
 |---|---|---|
-| null, or nothing | anywhere | the default |
+| null, or nothing | a member | the default |
 | number, true, object | text | its JSON text |
 | text of digits, 1.7, true | number | the number, 1, 1; "" and "null" the default |
 | "true", 1, "false", 0 | true or false | that |
@@ -140,8 +140,9 @@ class _MisfitItem(ValueError):
     """What is wrong with an item of a list, after its number in brackets."""
 
 
-def each(kind: Kind, most: int = 0) -> Kind:
-    """Reads a list, of at most `most` entries; 0 sets no limit."""
+def each(kind: Kind, most: int = 0, nulls: bool = False) -> Kind:
+    """Reads a list, of at most `most` entries; 0 sets no limit. nulls: it may have null, which
+    becomes None; else that is an error, since readers count on a value."""
 
     def read(value: Any) -> list[Any] | None:
         if value is None:
@@ -155,7 +156,10 @@ def each(kind: Kind, most: int = 0) -> Kind:
         made = []
         for at, one in enumerate(value):
             try:
-                made.append(kind(one))
+                item = kind(one)
+                if item is None and not nulls:
+                    raise ValueError("it has no value")
+                made.append(item)
             except ValueError as bad:
                 raise _MisfitItem(f"[{at}]: {bad}") from None
         return made
@@ -195,9 +199,9 @@ def required(kind: Kind) -> JsonMember:
     return JsonMember(kind, needed=True)
 
 
-def listed(kind: Kind, most: int = 0) -> JsonMember:
-    """Returns the member of a list that is empty when it is not given."""
-    return JsonMember(each(kind, most), ())
+def listed(kind: Kind, most: int = 0, nulls: bool = False) -> JsonMember:
+    """Returns the member of a list that is empty when it is not given. most, nulls: as of each."""
+    return JsonMember(each(kind, most, nulls), ())
 
 
 def _plain(name: str) -> str:

@@ -16,6 +16,7 @@ from broker.wire.jsonbody import (
     BOOLEAN,
     INT,
     LONG,
+    OBJECT,
     TEXT,
     JsonMember,
     Shape,
@@ -43,7 +44,7 @@ MODEL = enum("BROADCASTING", "CLUSTERING")
         (MODEL, 1, "CLUSTERING"), (MODEL, "broadcasting", "BROADCASTING"), (MODEL, "NOBODY", None),
         (MODEL, "1", None), (MODEL, "", None), (MODEL, None, None),
         (each(INT), ["3", 4], [3, 4]), (each(Shape(a=INT)), {"a": "1"}, [{"a": 1}]),
-        (mapping(INT), {"x": "1"}, {"x": 1}),
+        (mapping(INT), {"x": "1"}, {"x": 1}), (each(TEXT, nulls=True), ["a", None], ["a", None]),
     ],
 )  # fmt: skip
 def test_what_a_value_means(kind, given, meant):
@@ -58,6 +59,7 @@ def test_what_a_value_means(kind, given, meant):
         (LONG, "1" * 5000), (INT, 1 << 31), (INT, "2147483648"), (BOOLEAN, "x"), (BOOLEAN, []),
         (MODEL, 2), (MODEL, -1), (MODEL, True), (MODEL, []), (each(INT), 5), (each(INT), {}),
         (each(Shape()), ["t"]), (each(Shape()), [None]), (each(INT, 2), [1, 2, 3]),
+        (each(TEXT), ["a", None]), (each(LONG), [""]), (listed(OBJECT).kind, [{}, None]),
         (mapping(INT), []), (mapping(INT), {"x": "y"}), (Shape(), []), (Shape(), "text"),
         (Shape(a=required(TEXT)), {}), (Shape(a=required(TEXT)), {"a": ""}),
         (Shape(a=required(TEXT)), {"a": None}),
