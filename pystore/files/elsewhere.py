@@ -1,17 +1,18 @@
 """What Apache's broker keeps of a store where nobody here reads it: databases of RocksDB
-(``storeType=defaultRocksDB`` and others) and the log of DLedger."""
+(``storeType=defaultRocksDB`` and others), the log of DLedger, compacted topics, and queues of
+batches."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from pystore.errors import StrayFile
 from pystore.files import os_error
 
-__all__ = ["Elsewhere", "has_rocksdb", "kept_elsewhere", "refusal", "refuse_kept_elsewhere"]
+__all__ = ["Elsewhere", "kept_elsewhere", "refusal", "refuse_kept_elsewhere"]
 
 _CLONE = (
     "copy the store with them while Apache's broker runs: `pystore clone HOST:PORT DIR`; or have it"
@@ -21,7 +22,15 @@ _WAITING = (
     "have Apache's broker deliver or end what waits there, stop it, then move this folder out of"
     " the store; an index alone is made again: `pystore rebuild STORE --index`"
 )
+_POPPED = (
+    "have Apache's broker write that to the log (start it on this store and send it POP_ROLLBACK,"
+    " 200056), or move the folder away, and these messages are lost for their groups"
+)
 _LOG = "copy its messages by clients: Apache's broker keeps such a log in a format of its own"
+_TOPICS = (
+    "have clients copy the messages of these topics while Apache's broker runs, then move this"
+    " folder out of the store"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +42,7 @@ class Elsewhere:
     next_step: str
 
 
-def has_rocksdb(folder: Path) -> bool:
+def _has_rocksdb(folder: Path) -> bool:
     """Returns whether a folder holds a database of RocksDB with anything in it. One that was only
     made has a log of no bytes."""
     if not (folder / "CURRENT").is_file():
@@ -43,6 +52,16 @@ def has_rocksdb(folder: Path) -> bool:
             e.name.endswith(".sst") or (e.name.endswith(".log") and e.stat().st_size)
             for e in entries
         )
+
+
+def _have_content(files: Iterable[Path]) -> bool:
+    """Returns whether one of them begins with something: such files are made ahead, of zeros."""
+    for path in files:
+        if path.is_file():
+            with path.open("rb") as file:
+                if any(file.read(8)):
+                    return True
+    return False
 
 
 def kept_elsewhere(root: Path) -> list[Elsewhere]:
@@ -56,11 +75,18 @@ def kept_elsewhere(root: Path) -> list[Elsewhere]:
 
 def _look(root: Path) -> Iterator[Elsewhere]:
     for folder in sorted(p for p in (root / "config").glob("*") if p.is_dir()):
-        if has_rocksdb(folder):
+        if _has_rocksdb(folder):
             yield Elsewhere(folder, "topics, groups or committed offsets in RocksDB", _CLONE)
-    if has_rocksdb(root / "rocksdbstore"):
+    if _has_rocksdb(root / "rocksdbstore"):
         what = "timers, half messages or the index in RocksDB"
         yield Elsewhere(root / "rocksdbstore", what, _WAITING)
+    if _has_rocksdb(root / "kvStore"):
+        yield Elsewhere(root / "kvStore", "what was popped in RocksDB", _POPPED)
+    compacted, batches = root / "compaction", root / "batchconsumequeue"
+    if _have_content(compacted.glob("compactionLog/*/*/**/*")):
+        yield Elsewhere(compacted, "messages of compacted topics in a log of their own", _TOPICS)
+    if _have_content(batches.glob("*/*/*")):
+        yield Elsewhere(batches, "several messages in a record (queue.type=BatchCQ)", _TOPICS)
     for folder in sorted(root.glob("dledger-*")):
         if any((folder / "data").glob("[0-9]*")):
             yield Elsewhere(folder, "the log of DLedger", _LOG)

@@ -5,6 +5,7 @@ Every call that touches the store crosses into C once, with the GIL let go; see 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import logging
@@ -738,6 +739,10 @@ class Reader(Base):
     ) -> None:
         super().__init__(path, conf, progress, settings)
         self._metadata: Metadata | None = None
+        with contextlib.suppress(StoreError):  # who reads what is forbidden here is told so
+            for found in kept_elsewhere(self.path):
+                _log.warning("%s: Apache's broker keeps %s, which is not read: %s",
+                             found.folder, found.what, found.next_step)  # fmt: skip
 
     if not TYPE_CHECKING:
 
@@ -759,9 +764,6 @@ class Reader(Base):
         """Topics, groups and offsets as the folder's metadata says; read-only."""
         self.c_handle()
         if self._metadata is None:
-            for found in kept_elsewhere(self.path):
-                _log.warning("%s: Apache's broker keeps %s, which is not read: %s",
-                             found.folder, found.what, found.next_step)  # fmt: skip
             self._metadata = Metadata(self.path, readonly=True)
         return self._metadata
 

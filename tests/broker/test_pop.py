@@ -27,7 +27,6 @@ from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command, Refused
 from broker.wire.mqjson import MessageQueue
-from pystore.errors import StrayFile
 
 
 async def test_acknowledged_messages_are_gone_and_others_come_back(store_path):
@@ -221,19 +220,9 @@ async def test_check_points_of_another_brokers_messages_bring_nothing_back_here(
         assert p.pop_service.revive.revived == 1
 
 
-async def test_check_points_in_rocksdb_are_named_and_not_passed_over(store_path):
-    async def start():
-        async with popping(store_path) as p:
-            assert (await p.ask(Code.POP_ROLLBACK)).code == 0
-
-    await start()
-    (store_path / "kvStore").mkdir()
-    (store_path / "kvStore" / "CURRENT").write_bytes(b"MANIFEST-000005\n")
-    (store_path / "kvStore" / "000004.log").write_bytes(b"")  # an empty database
-    await start()
-    (store_path / "kvStore" / "000007.sst").write_bytes(b"1")
-    with pytest.raises(StrayFile, match="POP_ROLLBACK"):
-        await start()
+async def test_a_rollback_has_nothing_to_do(store_path):
+    async with popping(store_path) as p:
+        assert (await p.ask(Code.POP_ROLLBACK)).code == 0
 
 
 async def test_a_crash_before_a_new_group_is_written_loses_none_of_its_messages(store_path):

@@ -82,18 +82,22 @@ def test_a_pipe_in_the_place_of_the_timers_hinders_no_repair(root: Path) -> None
 @pytest.mark.parametrize(
     ("file", "beside"),
     [("config/consumerOffsets/000012.sst", "CURRENT"), ("config/rdb/000004.log", "CURRENT"),
-     ("rocksdbstore/000013.sst", "CURRENT"),
+     ("rocksdbstore/000013.sst", "CURRENT"), ("kvStore/000007.sst", "CURRENT"),
+     ("compaction/compactionLog/T/0/00000000000000000000", "../../../position-checkpoint"),
+     ("batchconsumequeue/T/0/00000000000000000000", "00000000000013800000"),
      ("dledger-n0/data/00000000000000000000", "../currterm")],
 )  # fmt: skip
-def test_what_javas_broker_keeps_in_rocksdb_or_dledger_is_not_passed_over(
+def test_what_javas_broker_keeps_elsewhere_is_not_passed_over(
     root: Path, file: str, beside: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Folders as 5.3.3 and 5.5.0 make them. An open without them began all groups again."""
+    """Folders as 5.3.3 and 5.5.0 make them. An open without them began all groups again, left
+    popped messages to nobody, gave batches as a message, and had of compacted topics the log."""
     path = root / file
     path.parent.mkdir(parents=True)
     (path.parent / beside).touch()
     path.write_bytes(b"")
-    if not file.startswith("dledger"):  # a database that was only made
+    if not file.startswith("dledger"):  # a database that was only made, a file that was
+        path.write_bytes(bytes(64) if path.name.isdigit() else b"")
         (path.parent / "000004.log").touch()
         path.unlink() if path.suffix == ".sst" else None
         assert verify(root).sound

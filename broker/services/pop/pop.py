@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from broker.hot.check_points import ANYWHERE, MARGIN_MS, CheckPoint, CheckPoints, CorePopRules
@@ -31,8 +30,7 @@ from broker.services.schedule import Schedule
 from broker.services.topics import READ, Topics
 from broker.wire.receipts import NORMAL, RETRY_V1, RETRY_V2, is_retry_of, retry_topic
 from pystore import Store
-from pystore.errors import StoreError, StrayFile
-from pystore.files.elsewhere import has_rocksdb
+from pystore.errors import StoreError
 from pystore.filter.sql92 import WORK_MAX
 from pystore.store.timers import Timers
 
@@ -120,7 +118,6 @@ class Pop:
         delivered.
 
         Raises: StoreError."""
-        _check_no_other_state(self._store.path / "kvStore")
         self._go_on(self.order.load(self._end_of))
         self.modes.load()
         if timers is None:
@@ -387,20 +384,6 @@ class Pop:
             if i % _A_TURN == _A_TURN - 1:
                 await asyncio.sleep(0)
             self.points.put_ack(ck, offsets)
-
-
-def _check_no_other_state(folder: Path) -> None:
-    """Checks that upstream has not kept check points in RocksDB, where we cannot read them.
-    Raises: StrayFile."""
-    if not has_rocksdb(folder):
-        return
-    error = StrayFile("Apache's broker keeps what was popped in RocksDB, which is not read",
-                      str(folder))  # fmt: skip
-    error.next_step = (
-        "have it write that to the log (start it on this store and send it POP_ROLLBACK, 200056),"
-        " or move the folder away, and these messages are lost for their groups"
-    )
-    raise error
 
 
 def _is_of(ck: CheckPoint, topic: str | None, group: str | None) -> bool:
