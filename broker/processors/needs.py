@@ -226,19 +226,64 @@ def _of_message(topic_at: TopicAt, action: AccessAction) -> Rule:
     return rule
 
 
+def _read_by_group(topic_at: TopicAt, offset: str, group: str) -> Need:
+    """Returns the need of a record that is handed to a group. A half message is handed to none, and
+    one of the group's retry topic of POP is of the topic that it came from."""
+    is_half = topic_at(offset, True) is not None
+    topic = HALF_TOPIC if is_half else topic_at(offset, False)
+    of = is_retry_of(topic, group) if topic is not None else None
+    return _at(of if of is not None else topic, SUB, offset)
+
+
 def _sent_back(topic_at: TopicAt) -> Rule:
     """Returns the needs of CONSUMER_SEND_MSG_BACK, which names no topic; upstream lets the group's
-    retry topic be filled with any record of the log. Nobody who may send a half message back has
-    read it."""
+    retry topic be filled with any record of the log."""
     named = _group("group", SUB)
 
     def rule(command: Command) -> Needs:
-        offset, group = command.ext.get("offset", ""), bare_group(command.ext.get("group", ""))
         yield from named(command)
-        is_half = topic_at(offset, True) is not None
-        topic = HALF_TOPIC if is_half else topic_at(offset, False)
-        of = is_retry_of(topic, group) if topic is not None else None
-        yield _at(of if of is not None else topic, SUB, offset)
+        group = bare_group(command.ext.get("group", ""))
+        yield _read_by_group(topic_at, command.ext.get("offset", ""), group)
+
+    return rule
+
+
+def _offset_of(command: Command) -> str:
+    """Returns the log offset in a request's offsetMsgId, which is read as Store.message_by_id reads
+    it; empty when it is none."""
+    try:
+        raw = bytes.fromhex(command.ext.get("msgId", ""))
+    except ValueError:
+        return ""
+    return str(int.from_bytes(raw[-8:], "big"))
+
+
+_DIRECTLY = _all_of(_topic("topic", SUB), _group("consumerGroup", SUB))
+
+
+def _consumed_directly(topic_at: TopicAt) -> Rule:
+    """Returns the needs of CONSUME_MESSAGE_DIRECTLY: upstream looks at the topic that the request
+    names, if any, and hands a client of the group whatever record it asks for."""
+
+    def rule(command: Command) -> Needs:
+        yield from _DIRECTLY(command)
+        if command.ext.get("msgId"):
+            group = bare_group(command.ext.get("consumerGroup", ""))
+            yield _read_by_group(topic_at, _offset_of(command), group)
+
+    return rule
+
+
+def _resumed(topic_at: TopicAt) -> Rule:
+    """Returns the needs of RESUME_CHECK_HALF_MESSAGE. The topic that it names is compared with the
+    transaction's; older tools name none, and upstream then asks for nothing."""
+    named = _topic("topic", UPDATE)
+
+    def rule(command: Command) -> Needs:
+        if command.ext.get("topic"):
+            return named(command)
+        offset = _offset_of(command)
+        return (_at(topic_at(offset, True), UPDATE, offset),)
 
     return rule
 
@@ -247,8 +292,10 @@ def _by_place(topic_at: TopicAt, look: AccessAction) -> dict[int, Rule]:
     """Returns the needs of requests that name a record of the log. look: what reading that record
     needs."""
     return {
+        Code.CONSUME_MESSAGE_DIRECTLY: _consumed_directly(topic_at),
         Code.CONSUMER_SEND_MSG_BACK: _sent_back(topic_at),
         Code.END_TRANSACTION: _of_half(topic_at),
+        Code.RESUME_CHECK_HALF_MESSAGE: _resumed(topic_at),
         Code.VIEW_MESSAGE_BY_ID: _of_message(topic_at, look),
     }
 
@@ -271,14 +318,17 @@ _PLAIN: dict[int, Rule] = {
     Code.UNREGISTER_CLIENT: _group("consumerGroup", SUB),
     Code.GET_CONSUMER_LIST_BY_GROUP: _group("consumerGroup", SUB),
     Code.UPDATE_CONSUMER_OFFSET: _CONSUMES,
+    Code.LOCK_BATCH_MQ: _locks,
+    Code.UNLOCK_BATCH_MQ: _locks,
+    Code.TRIGGER_LITE_DISPATCH: _group("group", SUB),
     Code.RECALL_MESSAGE: _topic("topic", PUB),
     # A valid signature is enough, as in 4.9.7.
     **dict.fromkeys(
         (
             Code.QUERY_CONSUMER_OFFSET, Code.GET_ALL_TOPIC_CONFIG, Code.GET_BROKER_RUNTIME_INFO,
             Code.SEARCH_OFFSET_BY_TIMESTAMP, Code.GET_MAX_OFFSET, Code.GET_MIN_OFFSET,
-            Code.GET_EARLIEST_MSG_STORETIME, Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ,
-            Code.GET_ALL_CONSUMER_OFFSET, Code.GET_ALL_DELAY_OFFSET, Code.CHECK_CLIENT_CONFIG,
+            Code.GET_EARLIEST_MSG_STORETIME, Code.GET_ALL_CONSUMER_OFFSET,
+            Code.GET_ALL_DELAY_OFFSET, Code.CHECK_CLIENT_CONFIG,
             Code.GET_BROKER_CLUSTER_ACL_INFO, Code.GET_TIMER_CHECK_POINT, Code.GET_TIMER_METRICS,
             Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Code.GET_TOPIC_STATS_INFO,
             Code.GET_CONSUMER_CONNECTION_LIST, Code.GET_PRODUCER_CONNECTION_LIST,
@@ -294,7 +344,7 @@ _PLAIN: dict[int, Rule] = {
             Code.AUTH_CREATE_ACL, Code.AUTH_UPDATE_ACL, Code.AUTH_DELETE_ACL, Code.AUTH_GET_ACL,
             Code.AUTH_LIST_ACL, Code.POLLING_INFO, Code.POP_ROLLBACK,
             Code.GET_BROKER_LITE_INFO, Code.GET_PARENT_TOPIC_INFO, Code.GET_LITE_TOPIC_INFO,
-            Code.GET_LITE_CLIENT_INFO, Code.GET_LITE_GROUP_INFO, Code.TRIGGER_LITE_DISPATCH,
+            Code.GET_LITE_CLIENT_INFO, Code.GET_LITE_GROUP_INFO,
             # What these two say is not believed: the broker looks itself.
             Code.NOTIFY_MIN_BROKER_ID_CHANGE, Code.NOTIFY_BROKER_ROLE_CHANGED,
             Code.GET_BROKER_EPOCH_CACHE,
@@ -414,13 +464,13 @@ _POLICY: dict[int, Rule] = {
     Code.CLONE_GROUP_OFFSET: _all_of(
         _group("srcGroup", GET), _group("destGroup", UPDATE), _topic("topic", UPDATE)
     ),
-    Code.RESUME_CHECK_HALF_MESSAGE: _topic("topic", UPDATE),
-    Code.CONSUME_MESSAGE_DIRECTLY: _all_of(_topic("topic", SUB), _group("consumerGroup", SUB)),
 }  # fmt: skip
 #: Requests that name a record, where there are none to look at.
 _PLACELESS: dict[int, Rule] = {
+    Code.CONSUME_MESSAGE_DIRECTLY: _DIRECTLY,
     Code.CONSUMER_SEND_MSG_BACK: _group("group", SUB),
     Code.END_TRANSACTION: _topic("topic", PUB),
+    Code.RESUME_CHECK_HALF_MESSAGE: _topic("topic", UPDATE),
     Code.VIEW_MESSAGE_BY_ID: _topic("topic", GET),
 }
 #: Which look at or change the broker as a whole.

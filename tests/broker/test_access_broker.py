@@ -97,6 +97,16 @@ def changed(file, text):
     other.replace(file)
 
 
+@pytest.mark.parametrize("code", [41, 42])
+def test_locks_need_the_rights_of_a_consumer(broker, code):
+    """Else whoever has an account keeps the members of any orderly group from their queues."""
+    queue = {"topic": "payroll", "brokerName": "b", "queueId": 0}
+    for topic, answer in (("payroll", 1), ("orders", 0)):
+        said = {"consumerGroup": "g", "clientId": "c", "mqSet": [queue | {"topic": topic}]}
+        case = ASK | {"code": code, "ext": {}, "body": json.dumps(said)}
+        assert play(broker.port, case)[0] == answer
+
+
 # ---- changes ----
 
 

@@ -19,6 +19,7 @@ BETTER = {
     "replies are sends": (False, ["4.9.7-062", "5.3.3-038", "5.3.3-039"]),
     "a retry topic is its own group's": (False, ["5.3.3-036"]),
     "LITE_PULL is a pull": (False, ["5.3.3-048"]),
+    "locks are for who may consume": (False, ["4.9.7-090"]),
     "settings are for administrators": (False, ["4.9.7-102", "5.3.3-109", "5.3.3-110"]),
     "so is the access list": (
         False,

@@ -138,7 +138,12 @@ def test_a_half_message_is_not_sent_back_by_who_may_read_its_topic(guarded):
     assert play(guarded.port, back(ALICE, "alice", place))[0] == 16
 
 
-@pytest.mark.parametrize("code", [33, 36, 37])
+def id_at(offset):
+    """The offsetMsgId of a record, whichever broker it names."""
+    return f"{0:016x}{offset:016x}"
+
+
+@pytest.mark.parametrize("code", [33, 36, 37, 309, 323])
 def test_a_refusal_does_not_tell_whether_a_record_is_there(guarded, place, code):
     """Nor of which topic it is."""
     said = set()
@@ -146,12 +151,41 @@ def test_a_refusal_does_not_tell_whether_a_record_is_there(guarded, place, code)
         asked = request(
             MALLORY, code, group="mallory", offset=offset, delayLevel=0, producerGroup="mallory",
             tranStateTableOffset=0, commitLogOffset=offset, commitOrRollback=8,
+            consumerGroup="mallory", clientId="none", msgId=id_at(offset),
         )  # fmt: skip
         answered, remark, _ = play(guarded.port, asked)
         assert "payroll" not in remark
-        said.add((answered, remark.replace(str(offset), "N")))
+        said.add((answered, remark.replace(f"at {offset},", "at N,")))
     assert {answered for answered, _ in said} == {16}
     assert len(said) == 1
+
+
+@pytest.mark.parametrize("more", [{}, {"topic": "memos"}])
+def test_a_record_of_others_is_handed_to_no_client_of_ones_own(guarded, place, more):
+    """By 309, whatever topic it names. One that the group has read is."""
+
+    def handed(who, offset):
+        own = who["key"]
+        asked = request(
+            who, 309, consumerGroup=own, clientId=f"{own}@1", msgId=id_at(offset), **more
+        )
+        code, remark, _ = play(guarded.port, asked)
+        return code, remark[-10:]
+
+    mine = stored(guarded, MALLORY, "memos")
+    half = stored(guarded, MALLORY, "memos", i="TRAN_MSG\1true\2PGROUP\1mallory", f="4")
+    assert handed(MALLORY, place)[0] == handed(MALLORY, half)[0] == 16
+    assert handed(MALLORY, mine) == (1, "not online")
+
+
+def test_a_check_is_resumed_by_whoever_may_update_the_transactions_topic(guarded):
+    """By 323, which older tools send without a topic."""
+    place = stored(guarded, ALICE, "payroll", i="TRAN_MSG\1true\2PGROUP\1alice", f="4")
+    play(guarded.port, rights("mallory", "Topic:notes", actions=["Update"]))
+    for more, code in (({}, 16), ({"topic": "payroll"}, 16), ({"topic": "notes"}, 1)):
+        asked = request(MALLORY, 323, msgId=id_at(place), **more)
+        assert play(guarded.port, asked)[0] == code
+    assert play(guarded.port, request(ROOT, 323, msgId=id_at(place)))[0] == 0
 
 
 @pytest.mark.parametrize("code", [3002, 3003])
