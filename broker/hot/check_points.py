@@ -46,7 +46,6 @@ class CorePopRules(NamedTuple):
     on: bool
     revive_queues: int
     retry_v1: bool
-    retry_v2: bool
     retry_percent: int
     ranked_retry_percent: int
     lowest_first: bool

@@ -38,7 +38,7 @@ typedef struct ps_check_point_row { /* a check point; its names are good as long
 typedef struct ps_pop_rules {
     int32_t on;                 /* 0: it is delegated */
     int32_t revive_queues;      /* that batches take turns with */
-    int32_t retry_v1, retry_v2; /* which retry topics are looked at */
+    int32_t retry_v1;           /* retry topics of the first kind are looked at, too */
     int32_t retry_percent;      /* of requests look there first, the others last */
     int32_t ranked_retry_percent; /* the same of pops that go by priority */
     int32_t lowest_first;         /* 1: a smaller priority is the more urgent one */

@@ -289,24 +289,31 @@ int32_t ps_retry_topic(ps_slice group, ps_slice topic, bool second, char to[PS_R
     return len + topic.len;
 }
 
-/* Only one kind of retry topic is looked at for one request, since its answer knows one. False:
- * none is. */
-static bool find_retry(walk *w, place *out) {
+/* Whether there is the retry topic of this kind. Those of the second are looked at whatever the
+ * setting is: what came back through one before it was turned off, or under a name that somebody
+ * else has, is not lost. */
+static bool find_retry(walk *w, bool second, place *out) {
     const ps_pop_ask *ask = w->ask;
     char name[PS_RETRY_ROOM];
-    bool second = w->rules->retry_v2 && (!w->rules->retry_v1 || w->luck % 2 == 1);
-    if (ask->ordered || PS_BEGINS(ask->topic, ask->topic_len, PS_RETRY_PREFIX)) return false;
+    if (ask->ordered || PS_BEGINS(ask->topic, ask->topic_len, PS_RETRY_PREFIX) ||
+        (!second && !w->rules->retry_v1))
+        return false;
     const ps_slice group = {(const uint8_t *)ask->group, ask->group_len};
     const ps_slice topic = {(const uint8_t *)ask->topic, ask->topic_len};
     int32_t len = ps_retry_topic(group, topic, second, name);
     return find_place(w, name, len, second ? 2 : 1, out);
 }
 
+/* Of one kind alone for one request, since its answer knows one: luck says which is asked first. */
 static bool walk_retry(walk *w) {
-    place p;
-    if (!find_retry(w, &p)) return true;
-    int32_t queues = p.topic->te_read_queues;
-    return walk_queues(w, &p, w->luck % queues, 0, queues);
+    int32_t before = w->found->messages;
+    for (int i = 0; i < 2 && w->found->messages == before; i++) {
+        place p;
+        if (!find_retry(w, (w->luck + i) % 2 == 1, &p)) continue;
+        int32_t queues = p.topic->te_read_queues;
+        if (!walk_queues(w, &p, w->luck % queues, 0, queues)) return false;
+    }
+    return true;
 }
 
 static bool choose_filter(walk *w, ps_pair *pair) {
@@ -336,7 +343,9 @@ static bool rank_queues(walk *w, const place *p) {
                 p->topic->te_read_queues);
         return false;
     }
-    if (w->rules->retries_ranked && find_retry(w, &retry))
+    bool second = w->luck % 2 == 1;
+    if (w->rules->retries_ranked &&
+        (find_retry(w, second, &retry) || find_retry(w, !second, &retry)))
         w->retry_place = ps_pop_retry_place(w->c, p->topic, retry.topic, retry.pair, w->ranks,
                                             w->found->pop_ms);
     return true;
@@ -456,7 +465,7 @@ bool ps_pop_look(ps_core *c, const ps_pop_ask *ask, ps_pop_found *out) {
     look_at_queues(&w, &p, from, count, seen);
     if (ask->ordered || PS_BEGINS(ask->topic, ask->topic_len, PS_RETRY_PREFIX)) return true;
     if (rules->retry_v1) look_at_retry(&w, false);
-    if (rules->retry_v2) look_at_retry(&w, true);
+    look_at_retry(&w, true);
     return true;
 }
 

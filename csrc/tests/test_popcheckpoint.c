@@ -190,7 +190,6 @@ static void test_pops(ps_conn *n) {
     ps_pop_rules rules = {.on = 1,
                           .revive_queues = 3,
                           .retry_v1 = 1,
-                          .retry_v2 = 1,
                           .name_max = 127,
                           .invisible_max_ms = 86400000,
                           .in_flight_max = -1,

@@ -610,6 +610,37 @@ async def test_names_of_retry_topics(store_path, v2):
         assert not list(p.pop_service.points)
 
 
+async def test_what_came_back_by_the_second_name_is_there_once_its_setting_is_off(store_path):
+    """Apache's broker looks no more at its topic then."""
+    async with popping(store_path, enableRetryTopicV2=True) as p:
+        p.make_topic()
+        p.put("a")
+        await p.handles(invisible=1_000)
+        p.shift(1_100)
+        await until_async(lambda: p.broker.store.range("%RETRY%g+T", 0)[1] == 1)
+    async with popping(store_path) as p:
+        ((handle, topic, body),) = await p.handles()
+        assert (topic, body) == ("%RETRY%g+T", b"a")
+        assert (await p.ack(handle, topic)).code == 0
+        assert not list(p.pop_service.points)
+
+
+async def test_messages_come_back_to_no_group_whose_names_together_are_the_same(store_path):
+    """The first kind of name is that of group a_b and topic c, of a and b_c, and of group a_b_c."""
+    async with popping(store_path) as p:
+        for topic, group in (("c", "a_b"), ("b_c", "a")):
+            p.make_topic(topic)
+            p.broker.services.groups.find(group)
+            p.put(f"of {group}", topic=topic)
+        for topic, group in (("c", "a_b"), ("b_c", "a")):
+            await p.handles(topic=topic, group=group, invisible=1_000)
+        p.shift(1_100)
+        for topic, group in (("c", "a_b"), ("b_c", "a")):
+            ((_, name, body),) = await p.handles(topic=topic, group=group, poll=10_000)
+            assert (name, body) == (f"%RETRY%{group}+{topic}", f"of {group}".encode())
+        assert "%RETRY%a_b_c" not in p.broker.services.topics
+
+
 async def test_pops_may_be_bound_by_what_is_in_flight(store_path):
     bound = {"enablePopMessageThreshold": True, "popInflightMessageThreshold": 2}
     async with popping(store_path, **bound) as p:

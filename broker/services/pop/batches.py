@@ -122,9 +122,9 @@ class Batches:
 
     @property
     def looked_at(self) -> list[str]:
-        """Returns the kinds of retry topics through which messages may come back."""
-        if not self._config["enableRetryTopicV2"]:
-            return [RETRY_V1]
-        if not self._config["retrieveMessageFromPopRetryTopicV1"]:
+        """Returns the kinds of retry topics through which messages may come back. Of the second
+        kind there may be some from before its setting was turned off."""
+        config = self._config
+        if config["enableRetryTopicV2"] and not config["retrieveMessageFromPopRetryTopicV1"]:
             return [RETRY_V2]
         return [RETRY_V1, RETRY_V2]

@@ -28,7 +28,7 @@ from broker.services.pop.records import CheckPointScan, ReviveLog, revive_topic
 from broker.services.pop.revive import Revive
 from broker.services.schedule import Schedule
 from broker.services.topics import READ, Topics
-from broker.wire.receipts import NORMAL, RETRY_V1, RETRY_V2, is_retry_of, retry_topic
+from broker.wire.receipts import NORMAL, RETRY_V1, is_retry_of, retry_topic
 from pystore import Store
 from pystore.errors import StoreError
 from pystore.filter.sql92 import WORK_MAX
@@ -202,7 +202,6 @@ class Pop:
     def _publish(self) -> None:
         """Publishes what the core needs to know to serve pops by itself. Raises: StoreError."""
         config = self._config
-        kinds = self.batches.looked_at
         count, bounded = config["reviveQueueNum"], config["enablePopMessageThreshold"]
         ratio = self._store.settings["accessMessageInMemoryMaxRatio"]
         self._store.learn_queue(self.log.topic, count - 1)
@@ -210,8 +209,7 @@ class Pop:
             CorePopRules(
                 on=self.is_on and bool(config["brokerPermission"] & READ),
                 revive_queues=count,
-                retry_v1=RETRY_V1 in kinds,
-                retry_v2=RETRY_V2 in kinds,
+                retry_v1=RETRY_V1 in self.batches.looked_at,
                 retry_percent=config["popFromRetryProbability"],
                 ranked_retry_percent=config["popFromRetryProbabilityForPriority"],
                 lowest_first=not config["priorityOrderAsc"],

@@ -250,8 +250,20 @@ class Revive:
         """Returns the topic that its messages come back through."""
         if ck.topic.startswith(RETRY_PREFIX):
             return ck.topic
-        kind = RETRY_V2 if self._config["enableRetryTopicV2"] else RETRY_V1
-        return retry_topic(ck.group, ck.topic, kind)
+        second = self._config["enableRetryTopicV2"] or self._is_others(ck.group, ck.topic)
+        return retry_topic(ck.group, ck.topic, RETRY_V2 if second else RETRY_V1)
+
+    def _is_others(self, group: str, topic: str) -> bool:
+        """Returns whether the retry topic of the first kind is somebody else's, too: that of
+        another group, or of another group and topic. Neither is to get the other's messages."""
+        name = f"{group}_{topic}"
+        if self._groups.get(name) is not None:
+            return True
+        places = (at for at, letter in enumerate(name) if letter == "_" and at != len(group))
+        return any(
+            self._groups.get(name[:at]) is not None and name[at + 1 :] in self._topics
+            for at in places
+        )
 
     # ---- progress ----
 
