@@ -35,6 +35,23 @@ typedef struct ps_tombstone {
 int32_t ps_tombstone_next(const uint8_t *p, int64_t len, int64_t *at, ps_tombstone *out);
 /* Writes one; returns its bytes. */
 int64_t ps_tombstone_put(uint8_t *to, int64_t below, const char *name, int32_t len);
+
+/* Where the entries of queueEnds begin. One is: i64 first, i64 end, i64 physical, i32 queue id,
+ * i32 length of the topic's name, then the name. */
+#define PS_NOTED_ENDS 48
+#define PS_NOTED_END_FIXED 32
+typedef struct ps_noted_end {
+    int64_t first;    /* offset of the queue's first file */
+    int64_t end;      /* offset up to which its units are on the disk */
+    int64_t physical; /* end of the last record of those, -1 unknown */
+    int64_t name_at;  /* byte of the note */
+    int32_t queue, name_len;
+} ps_noted_end;
+
+/* The entry at *at, PS_NOTED_ENDS at first: as ps_tombstone_next. */
+int32_t ps_noted_end_next(const uint8_t *p, int64_t len, int64_t *at, ps_noted_end *out);
+/* Writes one, but for name_at, which it does not look at; returns its bytes. */
+int64_t ps_noted_end_put(uint8_t *to, const ps_noted_end *end, const char *name);
 /* cdef end */
 
 #endif

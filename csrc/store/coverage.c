@@ -14,19 +14,16 @@
 #include "store/coverage.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/report.h"
-#include "files/replace.h"
 #include "format/multi.h"
-#include "light/light.h"
 #include "log/resync.h"
 #include "queues/claims.h"
+#include "store/lights.h"
 #include "store/store.h"
 
 #define UNITS_AT_ONCE 4096
@@ -315,18 +312,12 @@ static int know_lights(const coverage *c, ps_error *e) {
     return 0;
 }
 
-static bool has_light_files(const ps_store *s) {
-    char path[PATH_MAX];
-    return ps_path_in(path, s->st_root, PS_LIGHT_FOLDER, NULL) == 0 &&
-           s->st_io->access(s->st_io, path, F_OK) == 0;
-}
-
 int ps_coverage_check(ps_store *s, int64_t until, ps_report *r, ps_progress *progress,
                       ps_error *e) {
     coverage c = {.s = s, .report = r, .base = ps_segments_base(&s->st_log.lg_files, 0),
                   .size = s->st_log.lg_files.ss_file_size, .until = until,
                   .lights = atomic_load(&s->st_topics.tt_lmq),
-                  .lights_elsewhere = has_light_files(s)};
+                  .lights_elsewhere = ps_has_light_files(s)};
     ps_queue **queues;
     int code = know_lights(&c, e);
     if (code < 0 || c.base < 0 || until <= c.base) return code;

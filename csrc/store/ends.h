@@ -11,8 +11,8 @@
 int ps_ends_write_locked(ps_store *s, ps_error *e);
 /* Marks queues that lack what the note says they had (cq_hole), those that are missing altogether
  * among them. After queues and checkpoint were read; `crashed`: the last writer did not close.
- * Returns 1 when the note is that of the checkpoint, 0 when it is not, or nobody has written one:
- * then queues may lack what it does not know. */
+ * Returns 1 when the note is that of the checkpoint, 0 when it is not and marks nothing, or nobody
+ * has written one: then queues may lack what it does not know. */
 int ps_ends_compare(ps_store *s, bool crashed, ps_report *r, ps_error *e);
 
 #endif

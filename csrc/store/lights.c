@@ -3,10 +3,13 @@
 #include "store/lights.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/threads.h"
+#include "files/replace.h"
 #include "format/multi.h"
 #include "format/names.h"
 #include "format/property.h"
@@ -15,6 +18,12 @@
 #define DIGITS_MAX 20
 #define BUCKETS 128 /* of the map that upstream reads properties into */
 #define PROPERTIES_FEW 64
+
+bool ps_has_light_files(const ps_store *s) {
+    char path[PATH_MAX];
+    return ps_path_in(path, s->st_root, PS_LIGHT_FOLDER, NULL) == 0 &&
+           s->st_io->access(s->st_io, path, F_OK) == 0;
+}
 
 /* ---- what a message asks for ---- */
 

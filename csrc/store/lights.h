@@ -76,6 +76,8 @@ void ps_lights_listen(ps_store *store, int32_t fd);
 int32_t ps_lights_news(ps_store *store, uint8_t *to, int32_t room);
 /* cdef end */
 
+/* Whether the store has files of light queues: they have the units of all. */
+bool ps_has_light_files(const ps_store *s);
 /* Has the processor fetch what a search for each of these queues reads, PS_POOL_AHEAD at most. */
 void ps_lights_fetch(ps_store *s, const ps_text *names, int32_t count);
 

@@ -287,7 +287,7 @@ ps_store *ps_store_open(const ps_conf *conf, ps_io *io, ps_report *report, ps_pr
     if (code == 0) code = load_store(s, r, progress, e);
     if (code == 0) code = ps_recover(s, r, progress, e);
     if (code == 0) code = make_index_folder(s, e);
-    if (code == 0 && folder_holds(s, PS_LIGHT_FOLDER)) code = ps_lights_begin(s, e);
+    if (code == 0 && ps_has_light_files(s)) code = ps_lights_begin(s, e);
     if (code == 0) code = ps_abort_create(s->st_io, s->st_root, e);
     if (code == 0) code = start_threads(s, e);
     if (progress != NULL) progress->phase = 4;

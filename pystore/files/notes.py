@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import struct
 from typing import NamedTuple
 
 from pystore.native import ffi, lib
@@ -13,9 +12,6 @@ __all__ = ["CHECKPOINT_SIZE", "CheckpointTimes", "checkpoint_times", "is_note", 
            "tombstones_of", "tombstones_without"]  # fmt: skip
 
 CHECKPOINT_SIZE = int(lib.PS_CHECKPOINT_SIZE)
-_ENDS_HEAD = 48
-#: Queue id, and length of the topic's name, which follows.
-_ENDS_ENTRY = struct.Struct(">24xii")
 
 
 class CheckpointTimes(NamedTuple):
@@ -44,15 +40,14 @@ def is_note(data: bytes, *magics: int) -> bool:
 def noted_queues(data: bytes) -> list[tuple[str, int]]:
     """Returns topic and id of each queue that the bytes of ``queueEnds`` name (csrc/store/ends.c);
     none when they are not such a note."""
+    if not is_note(data, lib.PS_NOTE_ENDS):
+        return []
+    raw, at, row = ffi.from_buffer(data), ffi.new("int64_t *"), ffi.new("ps_noted_end *")
     found = list[tuple[str, int]]()
-    at = _ENDS_HEAD if is_note(data, lib.PS_NOTE_ENDS) else len(data)
-    while at + _ENDS_ENTRY.size <= len(data):
-        queue, size = _ENDS_ENTRY.unpack_from(data, at)
-        at += _ENDS_ENTRY.size
-        if not 0 < size <= len(data) - at:
-            break
-        found.append((os.fsdecode(data[at : at + size]), queue))
-        at += size
+    at[0] = lib.PS_NOTED_ENDS
+    while lib.ps_noted_end_next(raw, len(data), at, row) > 0:
+        name = data[row.name_at : row.name_at + row.name_len]
+        found.append((os.fsdecode(name), int(row.queue)))
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,28 @@ def test_a_topic_that_java_deleted_stays_away(golden: Any, golden_records: Any):
         assert [item.records for item in told if item.action is pystore.Action.SKIPPED] == [
             len(plain)
         ]
+
+
+def test_a_note_from_before_java_ran_does_not_bring_back_what_java_deleted(tmp_path: Path):
+    """Its broker deleted a topic after our close, and was killed: what the note names is old."""
+    root = tmp_path / "store"
+    with pystore.open(root, mappedFileSizeCommitLog=65536) as store:
+        store.put_many("gone", [b"old"] * 50, queue=0)
+        for _ in range(3):
+            store.put("others", bytes(40_000), queue=0)
+    with (root / "checkpoint").open("r+b") as file:  # recovery begins at the last segment
+        times = struct.unpack(">3q", file.read(24))
+        file.seek(0)
+        file.write(struct.pack(">3q", *(time + 10_000 for time in times)))
+    (root / "abort").touch()
+    shutil.rmtree(root / "consumequeue" / "gone")
+    config = root / "config" / "topics.json"
+    table = json.loads(config.read_text())
+    del table["topicConfigTable"]["gone"]
+    config.write_text(json.dumps(table))
+    with pystore.open(root) as store:
+        assert store.topics() == ["others"]
+        assert [i.records for i in store.report.items if i.action is pystore.Action.SKIPPED] == [50]
 
 
 def test_the_first_open_notes_what_it_found(golden: Any):

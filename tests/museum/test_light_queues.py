@@ -90,6 +90,16 @@ def test_an_open_fills_a_gap_in_one(root: Path):
         assert bodies(store) == ALL
 
 
+def test_a_folder_that_our_own_files_make_needless_is_not_made_again(root: Path):
+    """lightFilesAtStop takes the folders away that the last close has noted."""
+    with pystore.open(root) as store:
+        store.lights.begin()
+    shutil.rmtree(root / "consumequeue" / LIGHT)
+    with pystore.open(root) as store:
+        assert {q.topic for q in store.queues()} == {"t"}
+        assert store.lights.range(LIGHT) == (0, COUNT // 2)
+
+
 def test_an_open_that_compares_finds_a_zero_unit(root: Path):
     """No note says how far the queues were, as when a Java broker ran since."""
     (root / "queueEnds").unlink()
