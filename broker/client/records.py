@@ -6,6 +6,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from broker.client._messages import received as messages_of
 from broker.client.message import ReceivedMessage
@@ -56,6 +57,8 @@ def received(
                     f"{topic.decode()} was asked for, and message {row.queue_offset} of an answer"
                     f" is of {named.decode('utf-8', 'replace')!r:.300}"
                 )
+        if lib.ps_client_batches(rows, count):
+            rows, count = _unpacked(raw, rows, count)
         known = ffi.buffer(rows, count * ROW_SIZE)[:]
         if tags is None and not delta:
             made += messages_of(body, known, progress)
@@ -66,6 +69,17 @@ def received(
                 if tags is None or (size >= 0 and body[tag : tag + size] in tags)
             ]
     return made
+
+
+def _unpacked(raw: Any, rows: Any, count: int) -> tuple[Any, int]:
+    """Returns the rows with a row a message where a record holds several, as those of a topic with
+    queue.type=BatchCQ of Apache's brokers do; offsets count messages. Raises: BadRecord."""
+    made = lib.ps_client_unpack(raw, rows, count, ffi.NULL, 0)
+    if made < 0:
+        raise BadRecord("a record of a pull's answer holds a batch that cannot be read")
+    out = ffi.new("ps_fields[]", made)
+    lib.ps_client_unpack(raw, rows, count, out, made)
+    return out, made
 
 
 def encode_batch(

@@ -87,6 +87,7 @@ enum {
     PS_SYS_TX_ROLLBACK = 0xC,
     PS_SYS_BORN_V6 = 0x10,
     PS_SYS_STORE_V6 = 0x20,
+    PS_SYS_NEED_UNWRAP = 0x40, /* by clients, beside PS_SYS_INNER_BATCH */
     PS_SYS_INNER_BATCH = 0x80, /* the body holds a batch; of upstream's BatchCQ topics alone */
     PS_SYS_COMPRESSION_SHIFT = 8,
     PS_SYS_COMPRESSION_MASK = 0x700,

@@ -93,6 +93,30 @@ static void test_batch_items(void) {
                                             (const uint8_t *)"xy", props, 2, out - 23, room, &e));
 }
 
+/* A record that holds two messages, between two that are one each. */
+static void test_batches_are_unpacked(void) {
+    int32_t bodies[] = {1, 3}, flags[] = {5, -1}, props[] = {0, 7};
+    uint8_t *in = wire_in_end - (2 * 22 + 4 + 7);
+    ps_fields rows[3] = {{.queue_offset = 6}, {.queue_offset = 7, .sys_flag = 0xD0},
+                         {.queue_offset = 9, .sys_flag = 0x80}}, out[4];
+    ps_error e = {0};
+    rows[1].body_end = ps_client_batch((const uint8_t *)"abcd", bodies, flags,
+                                       (const uint8_t *)"TAGS\1t\2", props, 2, in, 55, &e);
+    CHECK_EQ(55, rows[1].body_end);
+    CHECK_EQ(1, ps_client_batches(rows, 3));
+    CHECK_EQ(4, ps_client_unpack(in, rows, 3, NULL, 0));
+    CHECK_EQ(4, ps_client_unpack(in, rows, 3, out, 4));
+    for (int i = 0; i < 4; i++) CHECK_EQ(6 + i, out[i].queue_offset);
+    CHECK(out[1].flag == 5 && in[out[1].body_at] == 'a' && out[1].tags_len == -1);
+    CHECK(out[2].flag == -1 && out[2].body_end - out[2].body_at == 3 && out[2].sys_flag == 0x10);
+    CHECK(in[out[2].tags_at] == 't' && out[2].tags_len == 1 && out[2].properties_len == 7);
+    rows[1].sys_flag |= 1;
+    CHECK_EQ(-1, ps_client_unpack(in, rows, 3, out, 4));
+    rows[1].sys_flag = 0xC0;
+    rows[1].body_end--;
+    CHECK_EQ(-1, ps_client_unpack(in, rows, 3, out, 4));
+}
+
 static int64_t answer(uint8_t *to, int kind, int32_t opaque, const char *ids) {
     static ps_command c;
     c = (ps_command){.serialize = kind, .flag = PS_FLAG_RESPONSE, .opaque = opaque,
@@ -157,6 +181,7 @@ int main(void) {
     test_send_has_all_fields();
     test_send_is_signed();
     test_batch_items();
+    test_batches_are_unpacked();
     test_answers_cut_anywhere();
     test_records_of_any_bytes();
     return check_end("test_client");

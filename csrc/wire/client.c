@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/crc.h"
 #include "base/error.h"
 #include "format/record.h"
 
@@ -180,4 +181,60 @@ int32_t ps_client_other_topic(const uint8_t *in, const ps_fields *rows, int32_t 
            memcmp(in + rows[i].topic_at, topic, (size_t)topic_len) == 0)
         i++;
     return i;
+}
+
+/* ---- several messages in a record ---- */
+
+static bool holds_batch(const ps_fields *row) {
+    const int32_t both = PS_SYS_INNER_BATCH | PS_SYS_NEED_UNWRAP;
+    return (row->sys_flag & both) == both;
+}
+
+int32_t ps_client_batches(const ps_fields *rows, int32_t count) {
+    int32_t found = 0;
+    for (int32_t i = 0; i < count; i++) found += holds_batch(&rows[i]);
+    return found;
+}
+
+/* What the record says holds for each message but what its item says. */
+static ps_fields row_of_item(const uint8_t *in, const ps_fields *batch, int64_t number,
+                             const ps_batch_item *item) {
+    ps_fields row = *batch;
+    ps_property tags;
+    bool tagged = ps_property_find(item->properties, item->properties_len, "TAGS", 4, &tags);
+    row.sys_flag &= ~(PS_SYS_INNER_BATCH | PS_SYS_NEED_UNWRAP);
+    row.queue_offset += number;
+    row.flag = item->flag;
+    row.body_at = item->body - in;
+    row.body_end = row.body_at + item->body_len;
+    row.body_crc = (int32_t)(ps_crc32(0, item->body, (size_t)item->body_len) & 0x7FFFFFFF);
+    row.properties_at = item->properties - in;
+    row.properties_len = item->properties_len;
+    row.tags_at = tagged ? tags.value - in : 0;
+    row.tags_len = tagged ? tags.value_len : -1;
+    return row;
+}
+
+int32_t ps_client_unpack(const uint8_t *in, const ps_fields *rows, int32_t count, ps_fields *out,
+                         int32_t room) {
+    int32_t made = 0;
+    for (int32_t i = 0; i < count; i++) {
+        const ps_fields *row = &rows[i];
+        if (!holds_batch(row)) {
+            if (made < room) out[made] = *row;
+            made++;
+            continue;
+        }
+        if ((row->sys_flag & PS_SYS_COMPRESSED) != 0) return -1;
+        ps_batch_item item;
+        int64_t at = 0, number = 0, len = row->body_end - row->body_at;
+        int more;
+        while ((more = ps_batch_item_next(in + row->body_at, len, &at, &item)) > 0) {
+            if (made < room) out[made] = row_of_item(in, row, number, &item);
+            number++;
+            made++;
+        }
+        if (more < 0) return -1;
+    }
+    return made;
 }

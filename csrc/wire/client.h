@@ -45,6 +45,13 @@ int32_t ps_client_answers(const uint8_t *in, int64_t len, int64_t frame_max, uin
                           ps_answered *out, int32_t room, int64_t *used, int64_t *wanted,
                           ps_error *error);
 
+/* How many of these rows hold several messages in their body, as records of upstream's topics with
+ * queue.type=BatchCQ do. */
+int32_t ps_client_batches(const ps_fields *rows, int32_t count);
+/* The rows with a row a message instead of each such one; at most `room` are written. Returns how
+ * many there are. -1: a batch is malformed or compressed. Upstream: MessageDecoder.decodeMessage */
+int32_t ps_client_unpack(const uint8_t *in, const ps_fields *rows, int32_t count, ps_fields *out,
+                         int32_t room);
 /* The first of these rows whose record names another topic; their number: none does. */
 int32_t ps_client_other_topic(const uint8_t *in, const ps_fields *rows, int32_t count,
                               const char *topic, int32_t topic_len);

@@ -12,6 +12,7 @@ import types
 from pathlib import Path
 
 import pytest
+from purecodec import encode_record
 
 import broker.client
 from broker import Consumer, Message, Producer, SendResult, SendStatus
@@ -31,7 +32,7 @@ from broker.client.ids import new_unique_key, offset_id_of
 from broker.client.options import ClientOptions, ClientSettings
 from broker.client.producer import ProducerOptions, ProducerSettings
 from broker.client.progress import QueueProgress
-from broker.client.records import BadRecord, received
+from broker.client.records import BadRecord, encode_batch, received
 from broker.client.routes import Route, parse_route
 from broker.client.sending import (
     SendRules,
@@ -162,6 +163,28 @@ def test_a_reset_forgets_what_was_pulled():
 def test_bytes_that_are_no_records_are_named(damage):
     with pytest.raises(BadRecord):
         received(damage, QueueProgress(MessageQueue("t", "b", 0), 0))
+
+
+def batch_record(flag: int = 0xC0, cut: int = 0) -> bytes:
+    """As Apache's broker has a batch in a topic with queue.type=BatchCQ."""
+    bodies = [b"one", b"two", b"three"]
+    items = encode_batch([0] * 3, bodies, [b"TAGS\1%c\2" % tag for tag in b"aba"])
+    return encode_record(b"t", items[: len(items) - cut], queue_offset=50, sys_flag=flag)
+
+
+def test_a_record_that_holds_a_batch_is_as_many_messages():
+    """One message was made of it, and none where a pull began in its middle."""
+    body = encode_record(b"t", b"zero", queue_offset=49) + batch_record()
+    queue = QueueProgress(MessageQueue("t", "b", 0), 0)
+    found = [(m.queue_offset, m.body) for m in received(body, queue)]
+    assert found == [(49, b"zero"), (50, b"one"), (51, b"two"), (52, b"three")]
+    assert [m.body for m in received(body, queue, {b"a"})] == [b"one", b"three"]
+
+
+@pytest.mark.parametrize("record", [batch_record(0xC1), batch_record(cut=1)])
+def test_a_batch_that_cannot_be_read_is_named(record):
+    with pytest.raises(BadRecord, match="holds a batch"):
+        received(record, QueueProgress(MessageQueue("t", "b", 0), 0))
 
 
 def test_a_route_is_read_in_both_notations():
