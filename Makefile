@@ -39,9 +39,10 @@ C_TSAN_RUNS := $(patsubst build/ctests/%,run/%,$(C_TSAN_TESTS))
 C_RANDOM_RUNS = $(filter $(C_RUNS) $(C_TSAN_RUNS),$(patsubst csrc/tests/%.c,run/%,$(shell \
   grep -lE 'check_(random|below)|"fuzz\.h"' $(C_TEST_SOURCES))))
 
-# The Python suite: files go to this many workers side by side (tests/conftest.py says how). Two more
-# than there are cores: official clients and brokers wait more than they work.
-WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
+# The Python suite: files go to this many workers side by side (tests/conftest.py says how). Four more
+# than there are cores: official clients and brokers wait more than they work, so that two workers more
+# left a fifth of two cores idle. More than that only take from the one that has Spark's session.
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 4)))
 # Most of a test's time on a disk is waiting for syncs, of which a store makes some dozens to open and to
 # close. Where memory has the room, folders of tests lie there; PS_TMPDIR=/some/disk has them on a disk.
 ROOMY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8 * 1024 * 1024 && $$5 + 0 < 60 {print "/dev/shm"}')
