@@ -17,7 +17,7 @@ from pystore.cold.tier import Tier, new_tier
 from pystore.cold.upkeep import remove
 
 pytest.importorskip("pyspark")
-pa_dataset = pytest.importorskip("pyarrow.dataset")
+pytest.importorskip("pyarrow")
 
 CHILD = Path(__file__).with_name("archive_child.py")
 Row = tuple[str, int, int, bytes]
@@ -41,7 +41,9 @@ def in_archive(archive: Path) -> list[Row]:
     """Returns what whoever reads the archive gets, each row as often as it is there."""
     if not any(archive.glob("run=*")):
         return []
-    table = pa_dataset.dataset(archive, partitioning="hive").to_table()
+    from pyarrow import dataset  # by whom it is needed: it loads pandas
+
+    table = dataset.dataset(archive, partitioning="hive").to_table()
     names = ("topic", "queueId", "queueOffset", "body")
     return sorted(zip(*(table.column(name).to_pylist() for name in names), strict=True))
 

