@@ -36,7 +36,7 @@ from pystore.errors import UsedAfterFork
 
 ROOT = Path(__file__).resolve().parents[2]
 #: How many of each are asked while the interpreter is held.
-SENDS, POPS, ENDS, COMMITS = 10_000, 1_000, 1_000, 1_000
+SENDS, POPS, ENDS, COMMITS = 4_000, 1_000, 1_000, 1_000
 #: Messages that are there before.
 WARM = 2
 

@@ -117,7 +117,7 @@ def ask_as_super(peer: launch.Peer, code: int, ext: dict[str, str], body: object
     assert answered == 0, (code, remark)
 
 
-@pytest.fixture(scope="module", params=["java", "ours"])
+@pytest.fixture(scope="module", params=[pytest.param("java", marks=pytest.mark.long), "ours"])
 def guarded(reference: object, request: Any, tmp_path_factory: Any) -> Iterator[launch.Peer]:
     """A broker with access control, a topic and users; starting Apache's takes long."""
     # Apache's proxy asks for passwords in clear: to whom ours answers so, a setting says.
