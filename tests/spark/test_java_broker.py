@@ -226,6 +226,7 @@ def test_rows_are_sent_to_it_and_pulled_from_it(broker, tmp_path):
         assert pulled.equals(files)
 
 
+@pytest.mark.long  # of golden stores of a broker that was killed: test_golden_stores.py
 def test_the_copy_of_a_store_whose_broker_was_killed_under_load(load, broker, tmp_path):
     """It holds what the broker had told of before, and more."""
     with broker.under_load():

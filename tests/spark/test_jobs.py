@@ -499,7 +499,7 @@ def test_a_store_in_use_is_verified_and_never_written(run_job, make):
 # ---- what all jobs share ----
 
 
-def test_damage_is_told_by_its_place_and_can_be_skipped(run_job, make, tmp_path):
+def test_a_damaged_record_can_be_skipped_and_its_place_is_noted(run_job, make, tmp_path):
     path = make({HALF_TOPIC: [0], "t": [40]})
     with pystore.open(path) as store:
         store.put(HALF_TOPIC, b"x", queue=0, properties={"PGROUP": "g", "REAL_TOPIC": "t"})
@@ -509,8 +509,6 @@ def test_damage_is_told_by_its_place_and_can_be_skipped(run_job, make, tmp_path)
     raw = bytearray(segment.read_bytes())
     raw[place + 4 : place + 8] = b"\xff" * 4
     segment.write_bytes(raw)
-    error = run_job("transactions", path, code=5)
-    assert error["kind"] == "RecordDamaged" and str(place) in error["text"]
     notes = tmp_path / "notes"
     report = run_job("transactions", path, "--skip-damaged", notes, code=5)
     assert report["transactions"]["open"] == 1

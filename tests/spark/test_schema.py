@@ -24,10 +24,10 @@ def ddl(name: str, nullable: bool) -> str:
     return f"{name} {kind}{'' if nullable or may_be_null else ' NOT NULL'}"
 
 
-@pytest.mark.parametrize("nullable", [True, False])
-def test_each_column_alone(load, path, nullable):
-    frames = [load(path, ddl(name, nullable)) for name in COLUMNS]
-    frames.append(load(path, "properties string" if nullable else "properties string NOT NULL"))
+def test_each_column_alone(load, path):
+    """NOT NULL where that can be; all of them may be null in the next test."""
+    frames = [load(path, ddl(name, False)) for name in COLUMNS]
+    frames.append(load(path, "properties string NOT NULL"))
     both = frames[0].selectExpr("1 AS one")  # one query, since each costs its planning
     for frame in frames[1:]:
         both = both.unionAll(frame.selectExpr(f"IF({frame.columns[0]} IS NULL, 2, 1) AS one"))
