@@ -46,7 +46,8 @@ WORDS = {
     r"\bnobody that is known\b": "unknown",
 }
 BANNED = {re.compile(phrase): instead for phrase, instead in WORDS.items()}
-ANY = re.compile("|".join(WORDS))
+#: Any of them. Each begins where a word does: to look there alone takes less than half of the time.
+ANY = re.compile(rf"\b(?:{'|'.join(WORDS)})")
 
 
 def found_in(text: str) -> list[tuple[int, str, str]]:
