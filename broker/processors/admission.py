@@ -21,7 +21,7 @@ from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.decision import AskedSend, PutDecision
 from pystore.format.names import DLQ_PREFIX, RETRY_PREFIX, REVIVE_PREFIX
-from pystore.format.properties import parse_properties
+from pystore.format.properties import LITE_TOPIC, MULTI_DISPATCH, parse_properties
 from pystore.meta.configfiles import TopicConfig
 
 __all__ = ["V3_4_9", "Admission", "SendRequest"]
@@ -189,7 +189,7 @@ class Admission:
         """Checks that a message of a lite topic can have its queue, which the core names. Raises:
         Refused."""
         properties = request.properties()
-        name = properties.get("__LITE_TOPIC", "")
+        name = properties.get(LITE_TOPIC, "")
         if name:
             problem = name_problem(name)
             if problem:
@@ -202,11 +202,15 @@ class Admission:
                     f"the topic[{config.name}] has no lite topics: its message.type is not LITE",
                 )
             self._check_quota(queue_of(config.name, name))
-        elif queues_below("")[:-1] in properties.get("INNER_MULTI_DISPATCH", ""):
+            return
+        queues = properties.get(MULTI_DISPATCH, "")
+        if queues_below("")[:-1] in queues:
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
-                "INNER_MULTI_DISPATCH may not name the queue of a lite topic: set __LITE_TOPIC",
+                f"{MULTI_DISPATCH} may not name the queue of a lite topic: set {LITE_TOPIC}",
             )
+        for queue in queues.split(","):
+            self._check_quota(queue)
 
     def _check_quota(self, queue: str) -> None:
         """Checks that there may be one more light queue, if this one is new. Raises: Refused."""

@@ -36,7 +36,8 @@ from broker.wire.command import Command
 from broker.wire.receipts import is_retry_of
 from pystore import Store
 from pystore.errors import StoreError
-from pystore.format.names import HALF_TOPIC
+from pystore.format.names import DLQ_PREFIX, HALF_TOPIC, LIGHT_PREFIX, RETRY_PREFIX
+from pystore.format.properties import LITE_TOPIC, MULTI_DISPATCH, parse_properties
 
 __all__ = ["NeedsOfPlain", "NeedsOfPolicies", "topic_of"]
 
@@ -137,12 +138,34 @@ def _mode(command: Command) -> Needs:
     yield Need(ResourceKind.TOPIC, body["topic"], (UPDATE,))
 
 
+def _sent(topic: str, properties: str) -> Rule:
+    """Returns the needs of a send, by the fields that have its topic and its properties. Those may
+    name light queues that the message is put into as well, for which upstream asks nothing. What
+    is sent back still names them, and goes into none (csrc/format/multi.c)."""
+    named = _topic(topic, PUB)
+
+    def rule(command: Command) -> Needs:
+        yield from named(command)
+        text = command.ext.get(properties, "")
+        if MULTI_DISPATCH not in text:
+            return
+        found = parse_properties(text.encode("utf-8", "surrogatepass"))
+        if LITE_TOPIC in found or command.ext.get(topic, "").startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            return
+        for queue in found.get(MULTI_DISPATCH, "").split(","):
+            if queue.startswith(LIGHT_PREFIX):
+                yield topic_need(topic_below(queue), PUB)
+
+    return rule
+
+
 _SENDS: dict[int, Rule] = {
-    Code.SEND_MESSAGE: _topic("topic", PUB),
-    Code.SEND_MESSAGE_V2: _topic("b", PUB),
-    Code.SEND_BATCH_MESSAGE: _topic("b", PUB),
-    Code.SEND_REPLY_MESSAGE: _topic("topic", PUB),
-    Code.SEND_REPLY_MESSAGE_V2: _topic("b", PUB),
+    Code.SEND_MESSAGE: _sent("topic", "properties"),
+    Code.SEND_REPLY_MESSAGE: _sent("topic", "properties"),
+    **dict.fromkeys(
+        (Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.SEND_REPLY_MESSAGE_V2),
+        _sent("b", "i"),
+    ),
 }
 _CONSUMES = _all_of(_topic("topic", SUB), _group("consumerGroup", SUB))
 

@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from access_cases import frame, play
+from access_cases import frame, play, play_on
 from waiting import BOUND_S, until
 
 import broker as broker_package
@@ -295,6 +295,29 @@ def test_no_room_logs_what_a_peer_sent_by_another_way():
         if "getLogger(" in path.read_text() and path.parts[-2] != "cli"
     ]
     assert sorted(found) == ["loop/log_lines.py", "loop/safe_log.py"]
+
+
+# ---- light queues ----
+
+
+@pytest.mark.parametrize("code", [10, 310, 320, 325])
+def test_a_message_goes_into_no_light_queue_that_one_may_not_publish_to(guarded, code):
+    """Also where the core was granted sends to its topic. One that is sent back goes into none."""
+
+    def asked(queue, topic="memos", **more):
+        ask = send(MALLORY, topic, i=f"INNER_MULTI_DISPATCH\1{queue}\2UNIQ_KEY\1u", **more)
+        names = {"a": "producerGroup", "b": "topic", "c": "defaultTopic", "f": "sysFlag",
+                 "d": "defaultTopicQueueNums", "e": "queueId", "g": "bornTimestamp", "h": "flag",
+                 "i": "properties"}  # fmt: skip
+        ext = {names[name] if code == 10 else name: ask["ext"][name] for name in names}
+        return ask | {"code": code, "ext": ext}
+
+    with socket.create_connection(("127.0.0.1", guarded.port), 300) as sock:
+        assert play_on(sock, send(MALLORY, "memos"))[0] == 0
+        for queue in ("%LMQ%alice", "%LMQ%$payroll$x", "x,%LMQ%alice"):
+            answered, remark, _ = play_on(sock, asked(queue))
+            assert (answered, "no permission to access" in remark) == (16, True)
+        assert play_on(sock, asked("%LMQ%alice", "%RETRY%mallory"))[0] != 16
 
 
 # ---- client ids ----

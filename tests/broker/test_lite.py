@@ -64,6 +64,14 @@ async def test_d1_to_d3_names_that_break_things_are_refused_at_the_send(store_pa
         assert await lt.some() == [("fine", "goes on")]
 
 
+async def test_light_queues_of_a_message_count_where_lite_topics_do(store_path):
+    async with lite_broker(store_path, enableLmqQuota=True, maxLmqConsumeQueueNum=1) as lt:
+        lt.p.make_topic("N")
+        queues = ("%LMQ%a", "%LMQ%b", "%LMQ%a,%LMQ%b", "%LMQ%a")
+        codes = [(await lt.p.send(b"x", topic="N", INNER_MULTI_DISPATCH=q)).code for q in queues]
+        assert (codes, lt.lite.lights.count) == ([0, 2017, 2017, 0], 1)
+
+
 async def test_d9_a_topic_of_another_type_takes_no_lite_messages(store_path):
     async with lite_broker(store_path) as lt:
         lt.p.make_topic("N")
