@@ -128,6 +128,10 @@ static ps_entry *entry_at(const ps_pool *p, ps_ref ref) {
     return ps_pool_at(p, ref);
 }
 
+static uint32_t hash_of(const ps_pool *p, ps_ref ref) {
+    return p->pl_hash(p->pl_owner, ps_pool_at(p, ref));
+}
+
 static ps_ref *bucket_of(const ps_pool *p, uint32_t hash) {
     uint32_t at = hash & p->pl_wide;
     return &p->pl_buckets[at < p->pl_bucket_count ? at : at & p->pl_wide >> 1];
@@ -150,7 +154,7 @@ static bool grow_table(ps_pool *p) {
     ps_ref *from = &p->pl_buckets[made & p->pl_wide >> 1], *to = &p->pl_buckets[made];
     for (ps_ref at = *from; at != 0; at = *from) {
         ps_entry *e = entry_at(p, at);
-        if ((e->en_hash & p->pl_wide) != made) {
+        if ((hash_of(p, at) & p->pl_wide) != made) {
             from = &e->en_next;
             continue;
         }
@@ -162,27 +166,23 @@ static bool grow_table(ps_pool *p) {
 }
 
 void ps_pool_reserve(ps_pool *p, uint32_t count) {
-    if (p->pl_count > 0 || count <= p->pl_bucket_count) return;
-    ps_ref *made = calloc(count, sizeof *made);
+    uint32_t buckets = count / PS_POOL_SHARE + 1;
+    if (p->pl_count > 0 || buckets <= p->pl_bucket_count) return;
+    ps_ref *made = calloc(buckets, sizeof *made);
     if (made == NULL) return;
     free(p->pl_buckets);
     p->pl_buckets = made;
-    p->pl_bucket_count = p->pl_bucket_room = count;
+    p->pl_bucket_count = p->pl_bucket_room = buckets;
     p->pl_wide = 0;
-    while (p->pl_wide < count - 1) p->pl_wide = 2 * p->pl_wide + 1;
-}
-
-static ps_ref same_hash(const ps_pool *p, ps_ref at, uint32_t hash) {
-    while (at != 0 && entry_at(p, at)->en_hash != hash) at = entry_at(p, at)->en_next;
-    return at;
+    while (p->pl_wide < buckets - 1) p->pl_wide = 2 * p->pl_wide + 1;
 }
 
 ps_ref ps_pool_first(const ps_pool *p, uint32_t hash) {
-    return p->pl_bucket_count > 0 ? same_hash(p, *bucket_of(p, hash), hash) : 0;
+    return p->pl_bucket_count > 0 ? *bucket_of(p, hash) : 0;
 }
 
 ps_ref ps_pool_next(const ps_pool *p, ps_ref ref) {
-    return same_hash(p, entry_at(p, ref)->en_next, entry_at(p, ref)->en_hash);
+    return entry_at(p, ref)->en_next;
 }
 
 static void fetch_first(const ps_pool *p, const ps_ref *bucket) {
@@ -201,7 +201,7 @@ void ps_pool_fetch(const ps_pool *p, uint32_t hash, bool entry) {
 ps_ref ps_pool_each(const ps_pool *p, ps_ref ref) {
     const ps_ref *bucket = p->pl_buckets, *end = bucket + p->pl_bucket_count;
     if (ref != 0 && entry_at(p, ref)->en_next != 0) return entry_at(p, ref)->en_next;
-    if (ref != 0) bucket = bucket_of(p, entry_at(p, ref)->en_hash) + 1;
+    if (ref != 0) bucket = bucket_of(p, hash_of(p, ref)) + 1;
     while (bucket < end && *bucket == 0) bucket++;
     if (end - bucket > PS_POOL_AHEAD) fetch_first(p, bucket + PS_POOL_AHEAD);
     return bucket < end ? *bucket : 0;
@@ -209,18 +209,18 @@ ps_ref ps_pool_each(const ps_pool *p, ps_ref ref) {
 
 ps_ref ps_pool_add(ps_pool *p, size_t size, uint32_t hash) {
     if (size > PS_POOL_ENTRY_MAX) return 0;
-    if (p->pl_count >= p->pl_bucket_count && !grow_table(p)) return 0;
+    if (p->pl_count / PS_POOL_SHARE >= p->pl_bucket_count && !grow_table(p)) return 0;
     ps_ref made = take_entry(p, (uint32_t)((size + PS_POOL_GRAIN - 1) / PS_POOL_GRAIN));
     if (made == 0) return 0;
     ps_ref *bucket = bucket_of(p, hash);
-    *entry_at(p, made) = (ps_entry){*bucket, hash};
+    entry_at(p, made)->en_next = *bucket;
     *bucket = made;
     p->pl_count++;
     return made;
 }
 
 void ps_pool_drop(ps_pool *p, ps_ref ref) {
-    ps_ref *at = bucket_of(p, entry_at(p, ref)->en_hash);
+    ps_ref *at = bucket_of(p, hash_of(p, ref));
     while (*at != ref) at = &entry_at(p, *at)->en_next;
     *at = entry_at(p, ref)->en_next;
     p->pl_count--;
@@ -240,5 +240,5 @@ void ps_pool_free(ps_pool *p) {
     }
     free(p->pl_pages);
     free(p->pl_buckets);
-    *p = (ps_pool){0};
+    *p = (ps_pool){.pl_hash = p->pl_hash, .pl_owner = p->pl_owner};
 }

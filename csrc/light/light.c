@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -198,6 +199,22 @@ static ps_light_family *family_of(const ps_light *l, const ps_light_queue *q) {
     return ps_pool_at(&l->lt_families, q->lq_family);
 }
 
+static uint32_t hash_of_family(const void *owner, const void *entry) {
+    const ps_light_family *f = entry;
+    (void)owner;
+    return ps_hash_of(f->lf_name, f->lf_len);
+}
+
+static uint32_t hash_in(ps_ref family, const void *name, int32_t len) {
+    return ps_hash_more(family, name, len);
+}
+
+static uint32_t hash_of_queue(const void *owner, const void *entry) {
+    const ps_light_queue *q = entry;
+    (void)owner;
+    return hash_in(q->lq_family, q->lq_name, q->lq_len);
+}
+
 /* Bytes of a name that are its family's. */
 static int32_t family_len(const void *name, int32_t len) {
     const char *end = memrchr(name, '$', (size_t)len);
@@ -243,14 +260,14 @@ int32_t ps_light_name_len(const ps_light *l, const ps_light_queue *q) {
 }
 
 static ps_ref find_queue(const ps_light *l, const void *name, int32_t len) {
-    int32_t head = family_len(name, len);
-    ps_ref at = ps_pool_first(&l->lt_queues, ps_hash_of(name, len));
+    int32_t head = family_len(name, len), rest_len = len - head;
+    const uint8_t *rest = (const uint8_t *)name + head;
+    ps_ref family = find_family(l, name, head);
+    ps_ref at = family != 0 ? ps_pool_first(&l->lt_queues, hash_in(family, rest, rest_len)) : 0;
     for (; at != 0; at = ps_pool_next(&l->lt_queues, at)) {
         const ps_light_queue *q = queue_at(l, at);
-        if (q->lq_len != len - head) continue;
-        const ps_light_family *f = family_of(l, q);
-        if (f->lf_len == head && memcmp(f->lf_name, name, (size_t)head) == 0 &&
-            memcmp(q->lq_name, (const uint8_t *)name + head, q->lq_len) == 0)
+        if (q->lq_family == family && q->lq_len == rest_len &&
+            memcmp(q->lq_name, rest, q->lq_len) == 0)
             break;
     }
     return at;
@@ -261,7 +278,11 @@ ps_light_queue *ps_light_find_locked(ps_light *l, const void *name, int32_t len)
 }
 
 void ps_light_fetch_locked(const ps_light *l, const void *name, int32_t len, bool entry) {
-    ps_pool_fetch(&l->lt_queues, ps_hash_of(name, len), entry);
+    int32_t head = family_len(name, len);
+    ps_ref family = find_family(l, name, head);
+    if (family != 0)
+        ps_pool_fetch(&l->lt_queues, hash_in(family, (const uint8_t *)name + head, len - head),
+                      entry);
 }
 
 static ps_ref ref_numbered(const ps_light *l, uint32_t number) {
@@ -328,8 +349,9 @@ int32_t ps_light_expired_locked(ps_light *l, const void *family, int32_t len, in
             return -1;
         }
         /* The clock was set back: what is behind this one waits no longer than for its age. */
-        if (q->lq_stamp > now_ms) q->lq_stamp = now_ms;
-        if (now_ms - q->lq_stamp <= age_ms || used + 1 + ps_light_name_len(l, q) > room) break;
+        int64_t stamp = q->lq_stamp;
+        if (stamp > now_ms) q->lq_stamp = ps_light_stamp(stamp = now_ms);
+        if (now_ms - stamp <= age_ms || used + 1 + ps_light_name_len(l, q) > room) break;
         to[used] = (uint8_t)ps_light_name(l, q, to + used + 1);
         used += 1 + to[used];
     }
@@ -392,18 +414,19 @@ static ps_ref add_queue(ps_light *l, uint32_t number, const void *name, int32_t 
     ps_light_page *page = number < UINT32_MAX ? page_of(l, number) : NULL;
     ps_ref family = page != NULL ? get_family(l, name, head) : 0;
     if (family == 0) return 0;
-    ps_ref ref = ps_pool_add(&l->lt_queues, sizeof(ps_light_queue) + (size_t)(len - head),
-                             ps_hash_of(name, len));
+    const uint8_t *rest = (const uint8_t *)name + head;
+    size_t size = offsetof(ps_light_queue, lq_name) + (size_t)(len - head);
+    ps_ref ref = ps_pool_add(&l->lt_queues, size, hash_in(family, rest, len - head));
     if (ref == 0) {
         drop_empty_family(l, family);
         return 0;
     }
     ps_light_queue *q = queue_at(l, ref);
     q->lq_family = family;
-    q->lq_last = q->lq_jump = -1;
+    q->lq_last = -1;
     q->lq_number = number;
     q->lq_len = (uint8_t)(len - head);
-    memcpy(q->lq_name, (const uint8_t *)name + head, q->lq_len);
+    memcpy(q->lq_name, rest, q->lq_len);
     family_of(l, q)->lf_count++;
     page->queues[number % PS_LIGHT_PAGE] = ref;
     page->count++;
@@ -458,12 +481,13 @@ static void drop_queue(ps_light *l, ps_ref ref) {
 
 /* Where the unit after the last may point further back: to where that points, when it and the one
  * there leap equally far; else to the last. Offsets stand for depths, from which gaps only keep a
- * leap from being longer. */
+ * leap from being longer; so does a leap over more slots than a queue can say. */
 static int jump_after(ps_light *l, const ps_light_queue *q, int64_t *jump, ps_error *e) {
     lg_slot far;
-    *jump = q->lq_last;
-    if (q->lq_jump < l->lt_first) return 0;
-    int code = read_slot(l, q->lq_jump, &far, e);
+    int64_t last = q->lq_last, before = last - q->lq_leap;
+    *jump = last;
+    if (before == last || before < l->lt_first) return 0;
+    int code = read_slot(l, before, &far, e);
     if (code < 0 || far.jump < l->lt_first) return code;
     int64_t leap = q->lq_max - 1 - far.offset;
     lg_slot further;
@@ -481,9 +505,10 @@ static void tell_of(ps_light *l, ps_light_queue *q, ps_ref ref) {
 
 /* The unit in this slot is the queue's last one. */
 static void set_last(ps_light *l, ps_light_queue *q, ps_ref ref, const lg_slot *s, int64_t at) {
+    int64_t leap = s->jump >= 0 ? at - s->jump : 0;
     q->lq_last = at;
-    q->lq_physical = s->physical;
-    q->lq_jump = s->jump;
+    q->lq_physical = (uint64_t)s->physical;
+    q->lq_leap = leap <= UINT32_MAX ? (uint32_t)leap : 0;
     q->lq_max = s->offset + 1;
     order_last(l, q, ref);
 }
@@ -503,7 +528,7 @@ static int append_locked(ps_light *l, const void *name, int32_t len, const ps_li
     if (ref == 0) return no_memory(e);
     ps_light_queue *q = queue_at(l, ref);
     if (q->lq_last >= l->lt_first) {
-        if (u->physical <= q->lq_physical) return 0;
+        if (u->physical <= (int64_t)q->lq_physical) return 0;
         if (u->offset >= q->lq_max) {
             made.before = q->lq_last;
             if ((code = jump_after(l, q, &made.jump, e)) < 0) return code;
@@ -515,7 +540,7 @@ static int append_locked(ps_light *l, const void *name, int32_t len, const ps_li
     bool begins = u->offset < q->lq_max; /* no put of this store: it follows another */
     set_last(l, q, ref, &made, at);
     if (begins || q->lq_next < q->lq_max) q->lq_next = q->lq_max;
-    q->lq_stamp = store_ms;
+    q->lq_stamp = ps_light_stamp(store_ms);
     q->lq_noted = false;
     l->lt_units++;
     tell_of(l, q, ref);
@@ -792,7 +817,7 @@ int32_t ps_light_units(ps_light *l, const void *name, int32_t len, int64_t from,
 
 /* Whether nothing was put to it since. */
 static bool is_older(const ps_light_queue *q, int64_t before_ms) {
-    return q->lq_stamp != 0 && q->lq_stamp < before_ms && q->lq_next == q->lq_max;
+    return q->lq_stamp != 0 && (int64_t)q->lq_stamp < before_ms && q->lq_next == q->lq_max;
 }
 
 int ps_light_remove(ps_light *l, const void *name, int32_t len, int64_t before_ms, ps_error *e) {
@@ -812,9 +837,10 @@ static int keep_family(ps_light *l, const ps_light_family *f, int64_t log_min, i
     uint8_t next[LG_NEXT_LEN];
     int code = 0;
     ps_light_queue *q = queue_at(l, f->lf_oldest);
-    for (; q != NULL && q->lq_physical < log_min && code == 0; q = queue_at(l, q->lq_newer)) {
+    for (; q != NULL && (int64_t)q->lq_physical < log_min && code == 0;
+         q = queue_at(l, q->lq_newer)) {
         if (q->lq_noted) continue;
-        if (q->lq_stamp == 0) q->lq_stamp = oldest_ms; /* at the youngest */
+        if (q->lq_stamp == 0) q->lq_stamp = ps_light_stamp(oldest_ms); /* at the youngest */
         put_next(q, next);
         code = note_name(l, LG_NAME_NEXT, q->lq_number, next, sizeof next, e);
         q->lq_noted = code == 0;
@@ -872,7 +898,7 @@ static void take_next(ps_light *l, ps_ref ref, const uint8_t *p, int32_t len) {
     ps_light_queue *q = queue_at(l, ref);
     q->lq_next = q->lq_max = (int64_t)be64_get(p);
     q->lq_noted = len == LG_NEXT_LEN;
-    q->lq_stamp = q->lq_noted ? (int64_t)be64_get(p + 8) : 0;
+    q->lq_stamp = q->lq_noted ? ps_light_stamp((int64_t)be64_get(p + 8)) : 0;
     order_last(l, q, ref);
 }
 
@@ -1094,7 +1120,7 @@ static int order_by_age(ps_light *l, ps_light_family *f, ps_error *e) {
 static int settle_noted(ps_light *l, int64_t log_min, ps_error *e) {
     int code = 0;
     for (ps_light_queue *q = ps_light_from(l, 0); q != NULL; q = ps_light_from(l, q->lq_number + 1))
-        if (q->lq_next != q->lq_max || q->lq_physical >= log_min) {
+        if (q->lq_next != q->lq_max || (int64_t)q->lq_physical >= log_min) {
             q->lq_noted = false;
             q->lq_stamp = 0;
         }
@@ -1110,6 +1136,8 @@ int ps_light_load(ps_light *l, ps_io *io, const char *root, bool readonly, int64
     *l = (ps_light){.lt_io = io,
                     .lt_root = root,
                     .lt_readonly = readonly,
+                    .lt_queues = {.pl_hash = hash_of_queue},
+                    .lt_families = {.pl_hash = hash_of_family},
                     .lt_fd = -1,
                     .lt_old_fd = -1,
                     .lt_names_fd = -1};

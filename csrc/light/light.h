@@ -21,30 +21,41 @@
 /* What the names of some queues begin with: up to their last '$', so "%LMQ%$TOPIC$" for all lite
  * topics of a topic. They are in order of their last records, so that the oldest is known. */
 typedef struct ps_light_family {
-    ps_entry lf_entry; /* hash of that */
+    ps_entry lf_entry; /* by that */
     ps_ref lf_oldest, lf_newest;
     uint32_t lf_count; /* queues, with those that have no unit yet and are not in the order */
     uint8_t lf_len;
     char lf_name[];
 } ps_light_family;
 
+/* There may be a million, so fields have the bits that their values need: places have those of
+ * slot.h. */
 typedef struct ps_light_queue {
-    ps_entry lq_entry;          /* hash of the whole name */
+    ps_entry lq_entry;          /* by family and name */
     ps_ref lq_family;
     ps_ref lq_older, lq_newer;  /* of its family */
     ps_ref lq_news;             /* the next one with news */
     uint32_t lq_number;
-    uint8_t lq_len;
-    bool lq_has_news;
-    bool lq_ordered;            /* it is in that order */
-    bool lq_noted;              /* `names` says its next offset and its time */
-    int64_t lq_last;            /* slot of the last unit, -1: none */
-    int64_t lq_physical, lq_jump; /* what that says: a new unit need not read it */
-    int64_t lq_max;             /* offset of the next unit */
-    _Atomic int64_t lq_next;    /* offset of the next message that is put; append lock */
-    int64_t lq_stamp;           /* ms: store time of the last record, 0: not known */
-    char lq_name[];             /* what follows that of its family */
+    struct __attribute__((packed)) {
+        int64_t lq_max;         /* offset of the next unit */
+        int64_t lq_next;        /* offset of the next message that is put */
+        uint64_t lq_physical : 56; /* place of the last record: a new unit need not read it */
+        uint8_t lq_len;
+        int64_t lq_last : 48;   /* slot of the last unit, -1: none */
+        uint64_t lq_stamp : 48; /* ms: store time of the last record, 0: not known */
+        uint32_t lq_leap;       /* slots from there to where it points further back; 0: not known */
+        bool lq_has_news : 1;
+        bool lq_ordered : 1;    /* it is in that order */
+        bool lq_noted : 1;      /* `names` says its next offset and its time */
+        char lq_name[];         /* what follows that of its family */
+    };
 } ps_light_queue;
+
+/* A time as a queue has it: one that no clock says is the first or the last that it can have. */
+static inline uint64_t ps_light_stamp(int64_t ms) {
+    const int64_t last = (1LL << 48) - 1;
+    return (uint64_t)(ms < 0 ? 1 : ms > last ? last : ms);
+}
 
 typedef struct ps_light_unit {
     int64_t offset, physical, tags_code;

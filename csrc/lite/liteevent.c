@@ -70,7 +70,7 @@ static void pick_client(ps_core *core, lite_group *g, ps_slice queue, const lite
     const ps_lite *l = core->co_lite;
     begin_pick(g);
     for (ps_ref at = ps_lite_first_of(l, queue); at != 0; at = ps_lite_next_of(l, at, queue)) {
-        lite_client *c = ps_lite_sub_at(l, at)->ls_client;
+        lite_client *c = ps_lite_client_of(l, ps_lite_sub_at(l, at));
         if (c->lc_group == g && c != except) consider_client(core, c, at);
     }
     consider_wild(core, g, queue, except);
@@ -179,7 +179,7 @@ static void look_at_subs(ps_core *core, lite_client *c) {
     for (int32_t i = 0; i < DISPATCH_MAX && c->lc_left > 0 && c->lc_subs != 0; i++) {
         if (c->lc_event_count >= g->lg_room) return;
         char name[UINT8_MAX];
-        const ps_slice queue = ps_lite_sub_queue(ps_lite_sub_at(l, c->lc_subs), name);
+        const ps_slice queue = ps_lite_sub_queue(l, ps_lite_sub_at(l, c->lc_subs), name);
         ps_lite_list_sub(l, c->lc_subs);
         c->lc_left--;
         if (has_more(core, group, queue) && (c->lc_blocked_too || !is_out(core, group, queue)))
@@ -258,7 +258,7 @@ void ps_lite_hand_over(ps_core *core, const ps_lite_who *who) {
     for (left = left < HAND_OVER_MAX ? left : HAND_OVER_MAX; left > 0; left--) {
         char name[UINT8_MAX];
         ps_ref sub = c->lc_events;
-        const ps_slice queue = ps_lite_sub_queue(ps_lite_sub_at(l, sub), name);
+        const ps_slice queue = ps_lite_sub_queue(l, ps_lite_sub_at(l, sub), name);
         ps_lite_event_drop(l, sub);
         pick_client(core, c->lc_group, queue, c);
         if (c->lc_group->lg_rank != WAITS || !give_event(core, c->lc_group, queue))
@@ -310,7 +310,7 @@ static void take_news_of(ps_core *core, ps_slice queue) {
     const ps_lite *l = core->co_lite;
     lite_group *asked = NULL;
     for (ps_ref at = ps_lite_first_of(l, queue); at != 0; at = ps_lite_next_of(l, at, queue)) {
-        lite_client *c = ps_lite_sub_at(l, at)->ls_client;
+        lite_client *c = ps_lite_client_of(l, ps_lite_sub_at(l, at));
         asked = ask_group(c->lc_group, asked);
         consider_client(core, c, at);
     }
@@ -367,14 +367,14 @@ static void drop_one(ps_core *core, lite_client *c) {
         ps_lite_drop_sub(l, c->lc_subs);
         return;
     }
-    const ps_slice queue = ps_lite_sub_queue(ps_lite_sub_at(l, c->lc_events), name);
+    const ps_slice queue = ps_lite_sub_queue(l, ps_lite_sub_at(l, c->lc_events), name);
     ps_lite_drop_sub(l, c->lc_events);
     ps_lite_offer(core, c->lc_group, queue);
 }
 
 static void free_client(ps_lite *l, lite_client *c) {
     lite_group *g = c->lc_group;
-    free(c);
+    ps_lite_free_client(l, c);
     if (--g->lg_clients > 0) return;
     ps_chains_remove(&l->rg_groups, g);
     free(g);

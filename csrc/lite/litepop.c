@@ -270,7 +270,7 @@ static int take_events(taking *t) {
         char name[UINT8_MAX];
         if (l->rg_records.len >= BYTES_ENOUGH) break;
         ps_lite_event_drop(l, sub);
-        code = take_of(t, ps_lite_sub_queue(ps_lite_sub_at(l, sub), name));
+        code = take_of(t, ps_lite_sub_queue(l, ps_lite_sub_at(l, sub), name));
         more += code == 2;
         if (code < 0 || code == 2)
             ps_lite_event_add(l, sub); /* it comes again, after others */

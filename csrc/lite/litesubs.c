@@ -23,6 +23,8 @@ int ps_lite_begin(ps_core *c, ps_error *e) {
     PS_CORE_HELD(c);
     if (c->co_lite == NULL) c->co_lite = calloc(1, sizeof *c->co_lite);
     if (c->co_lite == NULL) return no_memory(e);
+    c->co_lite->rg_subs.pl_hash = ps_lite_hash_of_sub;
+    c->co_lite->rg_subs.pl_owner = c->co_lite;
     c->co_lite->rg_on = true;
     c->co_tables.tc_rules++;
     ps_lights_listen(c->co_store, c->co_event_fd);
@@ -56,6 +58,7 @@ void ps_lite_free(ps_core *c) {
     ps_buffer_free(&l->rg_counts);
     ps_buffer_free(&l->rg_news);
     free(l->rg_clients);
+    free(l->rg_numbered);
     free(l);
     c->co_lite = NULL;
 }
@@ -91,8 +94,12 @@ static lite_client *make_client(ps_lite *l, lite_group *g, const ps_lite_who *wh
     lite_client *c = ps_chains_reserve(&l->rg_by_name)
                          ? calloc(1, sizeof *c + (size_t)who->id_len + (size_t)parent_len)
                          : NULL;
-    if (c == NULL || !list_client(l, c)) {
+    if (c == NULL || !ps_lite_number(l, c)) {
         free(c);
+        return NULL;
+    }
+    if (!list_client(l, c)) {
+        ps_lite_free_client(l, c);
         return NULL;
     }
     c->lc_group = g;
@@ -306,9 +313,9 @@ void ps_lite_leave(ps_core *core, const ps_lite_who *who) {
 /* ---- asking ---- */
 
 /* Bytes of the queue's name after its length, which are in `to` if there is room for them. */
-static int32_t put_queue(const lite_sub *s, uint8_t *to, int64_t room) {
+static int32_t put_queue(const ps_lite *l, const lite_sub *s, uint8_t *to, int64_t room) {
     char name[UINT8_MAX];
-    const ps_slice queue = ps_lite_sub_queue(s, name);
+    const ps_slice queue = ps_lite_sub_queue(l, s, name);
     if (1 + queue.len <= room) {
         to[0] = (uint8_t)queue.len;
         memcpy(to + 1, queue.data, (size_t)queue.len);
@@ -329,7 +336,7 @@ int32_t ps_lite_names(ps_core *core, const ps_lite_who *who, int32_t begin, uint
     }
     for (; c->lc_named != 0 && c->lc_to_name > 0; c->lc_to_name--) {
         const lite_sub *s = ps_lite_sub_at(l, c->lc_named);
-        const int32_t len = put_queue(s, to + used, room - used);
+        const int32_t len = put_queue(l, s, to + used, room - used);
         if (len > room - used) return used;
         used += len;
         c->lc_named = s->ls_next;
@@ -348,7 +355,7 @@ int64_t ps_lite_event_names(ps_core *core, const ps_lite_who *who, uint8_t *to, 
     int64_t used = 0;
     ps_ref at = c == NULL ? 0 : c->lc_events;
     for (const lite_sub *s; (s = ps_lite_sub_at(core->co_lite, at)) != NULL; at = s->ls_event_next)
-        used += put_queue(s, to + used, used < room ? room - used : 0);
+        used += put_queue(core->co_lite, s, to + used, used < room ? room - used : 0);
     return used;
 }
 
@@ -361,10 +368,11 @@ int32_t ps_lite_subscribers(ps_core *core, const char *queue, int32_t len, const
     ps_ref at = l != NULL ? ps_lite_first_of(l, name) : 0;
     for (; at != 0 && n < room; at = ps_lite_next_of(l, at, name)) {
         const lite_sub *s = ps_lite_sub_at(l, at);
-        const lite_group *g = s->ls_client->lc_group;
-        if (s->ls_listed && !s->ls_client->lc_gone &&
+        const lite_client *c = ps_lite_client_of(l, s);
+        const lite_group *g = c->lc_group;
+        if (s->ls_listed && !c->lc_gone &&
             (group == NULL || ps_lite_is(g->lg_name, g->lg_len, of)))
-            fill_row(s->ls_client, &rows[n++]);
+            fill_row(c, &rows[n++]);
     }
     return n;
 }

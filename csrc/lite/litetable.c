@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define NUMBERS_FIRST 64
+
 /* ---- groups and clients ---- */
 
 lite_group *ps_lite_group(const ps_lite *l, ps_slice name) {
@@ -34,6 +36,30 @@ lite_client *ps_lite_find_who(const ps_core *c, const ps_lite_who *who) {
                                              ps_lite_slice(who->id, who->id_len));
 }
 
+bool ps_lite_number(ps_lite *l, lite_client *c) {
+    if (l->rg_free != 0) {
+        c->lc_number = l->rg_free - 1;
+        l->rg_free = (uint32_t)(uintptr_t)l->rg_numbered[c->lc_number];
+    } else {
+        if (l->rg_number_count == l->rg_number_room) {
+            uint32_t room = l->rg_number_room + l->rg_number_room / 2 + NUMBERS_FIRST;
+            lite_client **grown = realloc(l->rg_numbered, (size_t)room * sizeof *grown);
+            if (grown == NULL) return false;
+            l->rg_numbered = grown;
+            l->rg_number_room = room;
+        }
+        c->lc_number = l->rg_number_count++;
+    }
+    l->rg_numbered[c->lc_number] = c;
+    return true;
+}
+
+void ps_lite_free_client(ps_lite *l, lite_client *c) {
+    l->rg_numbered[c->lc_number] = (lite_client *)(uintptr_t)l->rg_free;
+    l->rg_free = c->lc_number + 1;
+    free(c);
+}
+
 /* ---- pairs ---- */
 
 bool ps_lite_reads(const lite_client *c, ps_slice queue) {
@@ -48,8 +74,12 @@ static int32_t head_len(const lite_client *c) {
     return (int32_t)sizeof PS_LMQ_PREFIX + c->lc_parent_len + 1;
 }
 
-ps_slice ps_lite_sub_queue(const lite_sub *s, char room[UINT8_MAX]) {
-    const lite_client *c = s->ls_client;
+lite_client *ps_lite_client_of(const ps_lite *l, const lite_sub *s) {
+    return l->rg_numbered[s->ls_client];
+}
+
+ps_slice ps_lite_sub_queue(const ps_lite *l, const lite_sub *s, char room[UINT8_MAX]) {
+    const lite_client *c = ps_lite_client_of(l, s);
     char *to = room;
     if (s->ls_below) {
         to = mempcpy(to, PS_LMQ_PREFIX "$", sizeof PS_LMQ_PREFIX);
@@ -60,11 +90,18 @@ ps_slice ps_lite_sub_queue(const lite_sub *s, char room[UINT8_MAX]) {
     return ps_lite_slice(room, (int32_t)(to - room));
 }
 
-static bool is_of(const lite_sub *s, ps_slice queue) {
-    int32_t head = s->ls_below ? head_len(s->ls_client) : 0;
+uint32_t ps_lite_hash_of_sub(const void *lite, const void *sub) {
+    char name[UINT8_MAX];
+    const ps_slice queue = ps_lite_sub_queue(lite, sub, name);
+    return ps_hash_of(queue.data, queue.len);
+}
+
+static bool is_of(const ps_lite *l, const lite_sub *s, ps_slice queue) {
+    const lite_client *c = ps_lite_client_of(l, s);
+    int32_t head = s->ls_below ? head_len(c) : 0;
     return queue.len == head + s->ls_len &&
            memcmp(s->ls_name, queue.data + head, s->ls_len) == 0 &&
-           (head == 0 || ps_lite_reads(s->ls_client, queue));
+           (head == 0 || ps_lite_reads(c, queue));
 }
 
 lite_sub *ps_lite_sub_at(const ps_lite *l, ps_ref sub) {
@@ -72,7 +109,8 @@ lite_sub *ps_lite_sub_at(const ps_lite *l, ps_ref sub) {
 }
 
 static ps_ref from_here(const ps_lite *l, ps_ref at, ps_slice queue) {
-    while (at != 0 && !is_of(ps_lite_sub_at(l, at), queue)) at = ps_pool_next(&l->rg_subs, at);
+    while (at != 0 && !is_of(l, ps_lite_sub_at(l, at), queue))
+        at = ps_pool_next(&l->rg_subs, at);
     return at;
 }
 
@@ -86,7 +124,8 @@ ps_ref ps_lite_next_of(const ps_lite *l, ps_ref sub, ps_slice queue) {
 
 ps_ref ps_lite_sub(const ps_lite *l, const lite_client *c, ps_slice queue) {
     ps_ref at = ps_lite_first_of(l, queue);
-    while (at != 0 && ps_lite_sub_at(l, at)->ls_client != c) at = ps_lite_next_of(l, at, queue);
+    while (at != 0 && ps_lite_sub_at(l, at)->ls_client != c->lc_number)
+        at = ps_lite_next_of(l, at, queue);
     return at;
 }
 
@@ -97,7 +136,7 @@ ps_ref ps_lite_make_sub(ps_lite *l, lite_client *c, ps_slice queue) {
                               ps_hash_of(queue.data, queue.len));
     lite_sub *s = ps_lite_sub_at(l, made);
     if (s == NULL) return 0;
-    s->ls_client = c;
+    s->ls_client = c->lc_number;
     s->ls_below = below;
     s->ls_len = (uint8_t)(queue.len - head);
     memcpy(s->ls_name, queue.data + head, s->ls_len);
@@ -106,7 +145,7 @@ ps_ref ps_lite_make_sub(ps_lite *l, lite_client *c, ps_slice queue) {
 }
 
 static void unlist_sub(ps_lite *l, lite_sub *s) {
-    lite_client *c = s->ls_client;
+    lite_client *c = ps_lite_client_of(l, s);
     lite_sub *before = ps_lite_sub_at(l, s->ls_before), *next = ps_lite_sub_at(l, s->ls_next);
     *(before != NULL ? &before->ls_next : &c->lc_subs) = s->ls_next;
     *(next != NULL ? &next->ls_before : &c->lc_subs_last) = s->ls_before;
@@ -116,7 +155,7 @@ static void unlist_sub(ps_lite *l, lite_sub *s) {
 
 void ps_lite_list_sub(ps_lite *l, ps_ref sub) {
     lite_sub *s = ps_lite_sub_at(l, sub);
-    lite_client *c = s->ls_client;
+    lite_client *c = ps_lite_client_of(l, s);
     if (s->ls_listed) unlist_sub(l, s);
     lite_sub *before = ps_lite_sub_at(l, c->lc_subs_last);
     s->ls_next = 0;
@@ -129,11 +168,12 @@ void ps_lite_list_sub(ps_lite *l, ps_ref sub) {
 
 void ps_lite_drop_sub(ps_lite *l, ps_ref sub) {
     lite_sub *s = ps_lite_sub_at(l, sub);
+    lite_client *c = ps_lite_client_of(l, s);
     ps_lite_event_drop(l, sub);
     if (s->ls_listed) {
         unlist_sub(l, s);
-        s->ls_client->lc_sub_count--;
-        if (s->ls_client->lc_gone) {
+        c->lc_sub_count--;
+        if (c->lc_gone) {
             l->rg_sums.leaving--;
         } else {
             l->rg_sums.pairs--;
@@ -149,7 +189,7 @@ void ps_lite_drop_sub(ps_lite *l, ps_ref sub) {
 
 void ps_lite_event_add(ps_lite *l, ps_ref sub) {
     lite_sub *s = ps_lite_sub_at(l, sub);
-    lite_client *c = s->ls_client;
+    lite_client *c = ps_lite_client_of(l, s);
     lite_sub *before = ps_lite_sub_at(l, c->lc_events_last);
     l->rg_sums.eventful += c->lc_event_count == 0;
     s->ls_event_next = 0;
@@ -163,7 +203,7 @@ void ps_lite_event_add(ps_lite *l, ps_ref sub) {
 
 void ps_lite_event_drop(ps_lite *l, ps_ref sub) {
     lite_sub *s = ps_lite_sub_at(l, sub);
-    lite_client *c = s->ls_client;
+    lite_client *c = ps_lite_client_of(l, s);
     if (!s->ls_is_event) return;
     lite_sub *before = ps_lite_sub_at(l, s->ls_event_before);
     lite_sub *next = ps_lite_sub_at(l, s->ls_event_next);

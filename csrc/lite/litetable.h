@@ -32,15 +32,18 @@ typedef struct lite_group {
     char lg_name[];
 } lite_group;
 
+#define LITE_ROUND_BITS 5
+
 /* A pair of client and queue; or only an event, of a client that reads all lite topics. */
 typedef struct lite_sub {
-    ps_entry ls_entry; /* hash of the queue's name */
-    lite_client *ls_client;
+    ps_entry ls_entry;  /* by the queue's whole name */
+    uint32_t ls_client; /* its number */
     ps_ref ls_next, ls_before;             /* of its client, when it is listed: no event alone */
     ps_ref ls_event_next, ls_event_before; /* of its events, when it is one */
-    bool ls_listed, ls_is_event;
-    bool ls_below; /* ls_name is what follows "%LMQ%$TOPIC$", of its client's topic */
-    uint8_t ls_len, ls_round; /* round: lc_round of when its client last said that it has it */
+    bool ls_listed : 1, ls_is_event : 1;
+    bool ls_below : 1; /* ls_name is what follows "%LMQ%$TOPIC$", of its client's topic */
+    uint8_t ls_round : LITE_ROUND_BITS; /* lc_round of when its client last said that it has it */
+    uint8_t ls_len;
     char ls_name[];
 } lite_sub;
 
@@ -57,12 +60,13 @@ struct lite_client {
     ps_chain lc_chain; /* hash of group and id */
     lite_group *lc_group;
     int32_t lc_at; /* in rg_clients */
+    uint32_t lc_number;
     int32_t lc_sub_count, lc_event_count, lc_poll_count; /* polls: listed ones */
     int32_t lc_woken; /* polls that are in no list any more, and not freed */
     int32_t lc_left;  /* queues to look at */
     bool lc_blocked_too; /* those, too, whose batch is out: the same attempt may have it again */
     bool lc_gone;        /* it has left: it is freed when nothing of it is left */
-    uint8_t lc_round;
+    uint8_t lc_round : LITE_ROUND_BITS;
     ps_ref lc_subs, lc_subs_last;
     ps_ref lc_named;    /* the next one of which ps_lite_names() gives the name; 0: not here yet */
     int32_t lc_to_name; /* so many more that gives at most; 0: nobody asks */
@@ -81,6 +85,11 @@ typedef struct ps_lite {
     ps_pool rg_subs;                 /* of pairs, by their queues */
     lite_client **rg_clients;
     int32_t rg_client_count, rg_client_room;
+    /* By number, with those that have left and are not freed; where one is free, the next number
+     * that is, plus 1. */
+    lite_client **rg_numbered;
+    uint32_t rg_number_count, rg_number_room;
+    uint32_t rg_free; /* the first number that is free, plus 1; 0: none */
     lite_group *rg_wild;   /* groups with clients that read all lite topics */
     lite_client *rg_gone;
     ps_lite_totals rg_sums; /* but for the clients */
@@ -95,15 +104,21 @@ uint32_t ps_lite_hash(ps_slice group, ps_slice id); /* of a client */
 lite_client *ps_lite_find(const ps_lite *l, ps_slice group, ps_slice id);
 lite_client *ps_lite_find_who(const ps_core *c, const ps_lite_who *who);
 lite_group *ps_lite_group(const ps_lite *l, ps_slice name);
+uint32_t ps_lite_hash_of_sub(const void *lite, const void *sub); /* see ps_pool_hash */
 lite_sub *ps_lite_sub_at(const ps_lite *l, ps_ref sub); /* NULL for 0 */
+lite_client *ps_lite_client_of(const ps_lite *l, const lite_sub *s);
 ps_ref ps_lite_sub(const ps_lite *l, const lite_client *c, ps_slice queue); /* 0: none */
 /* The first pair of a queue, and the one after it; 0: no more. */
 ps_ref ps_lite_first_of(const ps_lite *l, ps_slice queue);
 ps_ref ps_lite_next_of(const ps_lite *l, ps_ref sub, ps_slice queue);
 /* Its queue, by its whole name, in `room`. */
-ps_slice ps_lite_sub_queue(const lite_sub *s, char room[UINT8_MAX]);
+ps_slice ps_lite_sub_queue(const ps_lite *l, const lite_sub *s, char room[UINT8_MAX]);
 /* Whether a queue is of a lite topic of this client's topic. */
 bool ps_lite_reads(const lite_client *c, ps_slice queue);
+/* A number for it. False: no memory. */
+bool ps_lite_number(ps_lite *l, lite_client *c);
+/* Frees one of which nothing is left. */
+void ps_lite_free_client(ps_lite *l, lite_client *c);
 /* Only an event, until it is listed among those of its client. 0: no memory. */
 ps_ref ps_lite_make_sub(ps_lite *l, lite_client *c, ps_slice queue);
 void ps_lite_drop_sub(ps_lite *l, ps_ref sub);

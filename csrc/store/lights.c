@@ -183,26 +183,36 @@ int ps_light_asked(ps_store *s, ps_draft *d, ps_light_ask *out, ps_error *e) {
     return code < 0 ? code : 1;
 }
 
+/* Takes the next offset of each queue, and writes them down. False: no memory. */
+static bool take_offsets(ps_store *s, ps_light_ask *a, char *text, int32_t *len) {
+    char digits[PS_DIGITS_MAX], *end = digits + PS_DIGITS_MAX;
+    bool all = true;
+    pthread_mutex_lock(&s->st_light.lt_lock);
+    for (int32_t i = 0; i < a->count; i++) {
+        a->queues[i] =
+            ps_light_get_locked(&s->st_light, a->names[i].data, (int32_t)a->names[i].len);
+        all = all && a->queues[i] != NULL;
+    }
+    for (int32_t i = 0; i < a->count && all; i++) {
+        const char *begin = ps_digits_before(end, a->queues[i]->lq_next++);
+        if (i > 0) text[(*len)++] = ',';
+        memcpy(text + *len, begin, (size_t)(end - begin));
+        *len += (int32_t)(end - begin);
+    }
+    pthread_mutex_unlock(&s->st_light.lt_lock);
+    return all;
+}
+
 int ps_light_place_locked(ps_store *s, ps_draft *d, ps_light_ask *a, ps_error *e) {
     char text[PS_LIGHT_NAMES_MAX * (DIGITS_MAX + 1)];
     int32_t len = 0;
-    pthread_mutex_lock(&s->st_light.lt_lock);
-    for (int32_t i = 0; i < a->count; i++)
-        a->queues[i] =
-            ps_light_get_locked(&s->st_light, a->names[i].data, (int32_t)a->names[i].len);
-    pthread_mutex_unlock(&s->st_light.lt_lock);
-    for (int32_t i = 0; i < a->count; i++) {
-        char digits[PS_DIGITS_MAX], *end = digits + PS_DIGITS_MAX;
-        if (a->queues[i] == NULL)
-            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a light queue");
-        const char *begin = ps_digits_before(end, a->queues[i]->lq_next);
-        if (i > 0) text[len++] = ',';
-        memcpy(text + len, begin, (size_t)(end - begin));
-        len += (int32_t)(end - begin);
-    }
-    if (d->properties_total + len > PS_PROPERTIES_MAX)
+    if (!take_offsets(s, a, text, &len))
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a light queue");
+    if (d->properties_total + len > PS_PROPERTIES_MAX) {
+        ps_light_give_back_locked(s, a);
         return ps_fail(e, PS_E_PROPERTIES_SIZE_EXCEEDED, 0, -1, NULL,
                        "the properties exceed 32767 bytes");
+    }
     uint8_t *gap = a->properties + a->before;
     memmove(gap + len, gap, (size_t)a->after);
     memcpy(gap, text, (size_t)len);
@@ -212,8 +222,10 @@ int ps_light_place_locked(ps_store *s, ps_draft *d, ps_light_ask *a, ps_error *e
     return 0;
 }
 
-void ps_light_took_locked(ps_light_ask *a) {
-    for (int32_t i = 0; i < a->count; i++) a->queues[i]->lq_next++;
+void ps_light_give_back_locked(ps_store *s, ps_light_ask *a) {
+    pthread_mutex_lock(&s->st_light.lt_lock);
+    for (int32_t i = 0; i < a->count; i++) a->queues[i]->lq_next--;
+    pthread_mutex_unlock(&s->st_light.lt_lock);
 }
 
 /* ---- units ---- */

@@ -101,10 +101,10 @@ typedef struct ps_light_ask {
 /* 1: the draft names light queues; its properties are then those of *out, which is freed by
  * free(out->properties). 0: it does not. An error: the names are refused. */
 int ps_light_asked(ps_store *s, ps_draft *d, ps_light_ask *out, ps_error *e);
-/* Gives it its offsets. Append lock, after ps_draft_measure. */
+/* Gives it its offsets, which are taken then. Append lock, after ps_draft_measure. */
 int ps_light_place_locked(ps_store *s, ps_draft *d, ps_light_ask *a, ps_error *e);
-/* They are taken. Append lock. */
-void ps_light_took_locked(ps_light_ask *a);
+/* It is not put after all. Append lock, under which they were taken. */
+void ps_light_give_back_locked(ps_store *s, ps_light_ask *a);
 /* The units of one record; dispatch lock. */
 int ps_lights_dispatch(ps_store *s, const ps_record *r, ps_error *e);
 /* After records were dispatched: notes how far, and wakes who listens. */

@@ -263,7 +263,7 @@ static int64_t last_ms(ps_store *s, const char *name, int32_t len) {
     ps_error e = {0};
     pthread_mutex_lock(&l->lt_lock);
     ps_light_queue *q = ps_light_find_locked(l, name, len);
-    int64_t ms = q != NULL ? q->lq_stamp : 0, last = q != NULL ? q->lq_max - 1 : -1;
+    int64_t ms = q != NULL ? (int64_t)q->lq_stamp : 0, last = q != NULL ? q->lq_max - 1 : -1;
     pthread_mutex_unlock(&l->lt_lock);
     if (ms != 0 || last < 0) return ms;
     if (ps_light_units(l, name, len, last, atomic_load(&s->st_log.lg_min), &u, 1, &e) != 1)
@@ -271,7 +271,7 @@ static int64_t last_ms(ps_store *s, const char *name, int32_t len) {
     ms = store_ms_of(s, u.physical);
     pthread_mutex_lock(&l->lt_lock);
     q = ps_light_find_locked(l, name, len);
-    if (q != NULL && q->lq_stamp == 0) q->lq_stamp = ms;
+    if (q != NULL && q->lq_stamp == 0) q->lq_stamp = ps_light_stamp(ms);
     pthread_mutex_unlock(&l->lt_lock);
     return ms;
 }
@@ -399,7 +399,7 @@ static void find_time(ps_store *s, uint32_t number, int64_t physical, int64_t no
     if (ms == 0) ms = now_ms;
     pthread_mutex_lock(&l->lt_lock);
     ps_light_queue *q = ps_light_numbered(l, number);
-    if (q != NULL && q->lq_stamp == 0) q->lq_stamp = ms;
+    if (q != NULL && q->lq_stamp == 0) q->lq_stamp = ps_light_stamp(ms);
     pthread_mutex_unlock(&l->lt_lock);
 }
 
@@ -416,7 +416,7 @@ int32_t ps_lights_expired(ps_store *s, const char *head, int32_t len, int64_t no
         used = ps_light_expired_locked(l, head, len, now_ms, age_ms, to, room, &unknown);
         if (used < 0) {
             number = unknown->lq_number;
-            physical = unknown->lq_physical;
+            physical = (int64_t)unknown->lq_physical;
         }
         pthread_mutex_unlock(&l->lt_lock);
         if (used < 0) find_time(s, number, physical, now_ms);

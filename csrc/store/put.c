@@ -153,13 +153,14 @@ static int append_draft(ps_store *s, ps_topic *topic, ps_draft *d, ps_light_ask 
     ps_append_lock(&s->st_log);
     if (__builtin_expect(light != NULL, 0))
         code = ps_light_place_locked(s, d, light, &out->error);
-    if (code == 0)
+    if (code == 0) {
         code = ps_append_room_locked(&s->st_log, &s->st_allocator, d->size, &out->error);
+        if (code < 0 && light != NULL) ps_light_give_back_locked(s, light);
+    }
     if (code < 0) {
         ps_append_unlock(&s->st_log);
         return code;
     }
-    if (__builtin_expect(light != NULL, 0)) ps_light_took_locked(light);
     int64_t stamp = ps_append_stamp_locked(&s->st_log, now);
     placed at = write_locked(s, q, d, stamp);
     ps_append_publish_locked(&s->st_log, at.physical_offset + d->size, stamp, 1);

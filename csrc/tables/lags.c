@@ -40,20 +40,22 @@ static ps_lag *find_lag(const ps_core *c, const char *group, int32_t len) {
 
 /* ---- the heap ---- */
 
+static int64_t behind_of(const ps_core *c, ps_ref row) {
+    return ps_light_offset_at(c, row)->ro_behind;
+}
+
 /* Puts it where it belongs among `count`, from a place on that is free. owner: each of them notes
  * where it stands in its heap; NULL: it is another heap. */
 static void sift_behind(const ps_core *c, ps_lag *owner, ps_ref *heap, int32_t count, int32_t at,
                         ps_ref row, int64_t since) {
-    int64_t messages = ps_light_offset_at(c, row)->ro_behind;
+    int64_t messages = behind_of(c, row);
     int64_t *times = owner != NULL ? owner->lb_since : NULL;
     for (int32_t from;; at = from) {
         int32_t up = (at - 1) / 2, down = 2 * at + 1;
-        if (down + 1 < count && ps_light_offset_at(c, heap[down + 1])->ro_behind >
-                                    ps_light_offset_at(c, heap[down])->ro_behind)
-            down++;
-        if (at > 0 && ps_light_offset_at(c, heap[up])->ro_behind < messages)
+        if (down + 1 < count && behind_of(c, heap[down + 1]) > behind_of(c, heap[down])) down++;
+        if (at > 0 && behind_of(c, heap[up]) < messages)
             from = up;
-        else if (down < count && ps_light_offset_at(c, heap[down])->ro_behind > messages)
+        else if (down < count && behind_of(c, heap[down]) > messages)
             from = down;
         else
             break;
@@ -86,9 +88,10 @@ bool ps_lag_reserve(ps_lag *g, int32_t rows) {
 void ps_lag_count(ps_core *c, ps_lag *g, ps_ref ref, int64_t messages, bool moved) {
     ps_light_offset *row = ps_light_offset_at(c, ref);
     int64_t before = row->ro_behind, since = 0;
+    if (messages > PS_BEHIND_MAX) messages = PS_BEHIND_MAX;
     if (messages == before) return;
     g->lb_messages += messages - before;
-    row->ro_behind = messages;
+    row->ro_behind = (uint64_t)messages & PS_BEHIND_MAX;
     if (before == 0)
         row->ro_at = g->lb_queues++;
     else if (!moved && g->lb_since != NULL)

@@ -43,10 +43,11 @@ static void note_change(ps_light_offsets *t, ps_light_offset *row, ps_ref ref) {
 static int64_t behind_from(const ps_core *c, const ps_light_reader *r, const ps_light_offset *row,
                            int64_t offset) {
     char room[UINT8_MAX];
-    int64_t end = row->ro_offset + row->ro_behind;
-    if (offset < 0 || (row->ro_behind == 0 && row->ro_offset >= 0 && offset > row->ro_offset))
+    const int64_t behind = row->ro_behind;
+    int64_t end = row->ro_offset + behind;
+    if (offset < 0 || (behind == 0 && row->ro_offset >= 0 && offset > row->ro_offset))
         return 0;
-    if (row->ro_behind == 0) {
+    if (behind == 0 || behind == PS_BEHIND_MAX) {
         const ps_slice queue = ps_light_join(r, row, room);
         end = ps_lights_end(c->co_store, (const char *)queue.data, queue.len);
     }

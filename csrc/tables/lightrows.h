@@ -2,7 +2,7 @@
  * names begin alike, up to the last '$': in the lite topics of a topic. Rows have neither name, and
  * are counted in the lag of a reader that is bound (lags.h).
  *
- * Memory: 40 to 60 bytes a row, with what its queue's name has after that '$'. */
+ * Memory: 30 to 55 bytes a row, with what its queue's name has after that '$'. */
 #ifndef PS_LIGHTROWS_H
 #define PS_LIGHTROWS_H
 
@@ -18,15 +18,19 @@ typedef struct ps_light_reader {
 } ps_light_reader;
 
 typedef struct ps_light_offset {
-    ps_entry ro_entry; /* hash of reader and name */
+    ps_entry ro_entry; /* by reader and name */
     uint32_t ro_reader;
     int32_t ro_at; /* where it stands in the heap of a lag, when it is behind */
-    int64_t ro_offset; /* -1: it was forgotten, and the change is not taken yet */
-    int64_t ro_behind; /* messages after it, as they are counted in the lag */
-    bool ro_changed;   /* since it was taken */
-    uint8_t ro_len;
-    char ro_name[];
+    struct __attribute__((packed)) {
+        int64_t ro_offset; /* -1: it was forgotten, and the change is not taken yet */
+        uint64_t ro_behind : 39; /* messages after it, as they are counted in the lag */
+        bool ro_changed : 1;     /* since it was taken */
+        uint8_t ro_len;
+        char ro_name[];
+    };
 } ps_light_offset;
+
+#define PS_BEHIND_MAX ((1LL << 39) - 1) /* that a row says: it stands for more, too */
 
 /* Family and rest of the name of a queue, and the other way round, into `room`. */
 void ps_light_split(ps_slice queue, ps_slice *family, ps_slice *rest);

@@ -168,7 +168,7 @@ static void test_an_offset_takes_few_bytes(void) {
         int32_t len = snprintf(queue, sizeof queue, "%%LMQ%%$L$session-%06d", i);
         CHECK_EQ(0, ps_core_commit(kit_core, "g", 1, queue, len, 0, i, &e));
     }
-    int64_t pages = (int64_t)t->ot_rows.pl_page_count * (8 << PS_POOL_PAGE_BITS);
+    int64_t pages = (int64_t)t->ot_rows.pl_page_count * (PS_POOL_GRAIN << PS_POOL_PAGE_BITS);
     int64_t table = ((int64_t)t->ot_rows.pl_bucket_room + t->ot_changed_room) * 4;
     CHECK((pages + table) / MANY <= 70);
 }
