@@ -26,6 +26,8 @@
 #define COVER_EVERY (64LL << 20) /* bytes of the log between two marks */
 #define PIECE (64 << 10) /* of `names`, that is written at once */
 #define LOAD_SLOTS 4096
+#define NEAR_SLOTS 64 /* that are read together */
+#define NEAR_BLOCKS 16
 
 /* ---- files ---- */
 
@@ -171,22 +173,55 @@ static int add_slot(ps_light *l, const lg_slot *s, int64_t *at, ps_error *e) {
     return code < 0 ? code : put_slot(l, s, e);
 }
 
-/* The unit in this slot. False: its file is gone, or the unit is not sound; then *e says so. */
+static int read_raw(ps_light *l, int64_t at, int64_t count, uint8_t *to, ps_error *e) {
+    int fd = fd_of(l, at, e);
+    if (fd < 0) return e->code;
+    errno = 0;
+    if (l->lt_io->pread(l->lt_io, fd, to, (size_t)count * PS_LIGHT_SLOT,
+                        (at - base_of(at)) * PS_LIGHT_SLOT) != count * PS_LIGHT_SLOT)
+        return io_failed(l, base_of(at), "read", e);
+    return 0;
+}
+
+static int take_raw(const ps_light *l, int64_t at, const uint8_t *raw, lg_slot *out, ps_error *e) {
+    if (lg_slot_get(raw, out)) return 0;
+    return ps_fail(e, PS_E_DAMAGED, 0, at, l->lt_root, "a unit of a light queue is damaged");
+}
+
+/* The unit in this slot; an error: its file is gone, or the unit is not sound. */
 static int read_slot(ps_light *l, int64_t at, lg_slot *out, ps_error *e) {
     uint8_t raw[PS_LIGHT_SLOT];
-    if (at >= l->lt_written) {
-        memcpy(raw, l->lt_ahead + (at - l->lt_written) * PS_LIGHT_SLOT, sizeof raw);
-    } else {
-        int fd = fd_of(l, at, e);
-        if (fd < 0) return e->code;
-        errno = 0;
-        if (l->lt_io->pread(l->lt_io, fd, raw, sizeof raw, (at - base_of(at)) * PS_LIGHT_SLOT) !=
-            (ssize_t)sizeof raw)
-            return io_failed(l, base_of(at), "read", e);
+    if (at >= l->lt_written)
+        return take_raw(l, at, l->lt_ahead + (at - l->lt_written) * PS_LIGHT_SLOT, out, e);
+    int code = read_raw(l, at, 1, raw, e);
+    return code < 0 ? code : take_raw(l, at, raw, out, e);
+}
+
+typedef struct ps_light_near { /* slots that never change any more */
+    struct {
+        int64_t first;
+        int64_t count;
+        uint8_t slots[NEAR_SLOTS * PS_LIGHT_SLOT];
+    } nr_blocks[NEAR_BLOCKS];
+} ps_light_near;
+
+/* The same for who goes through slots in about their order, as queues that get their messages in
+ * turns do: the kernel is asked once for many. */
+static int read_near(ps_light *l, int64_t at, lg_slot *out, ps_error *e) {
+    if (l->lt_near == NULL) l->lt_near = calloc(1, sizeof *l->lt_near);
+    if (at >= l->lt_written || l->lt_near == NULL) return read_slot(l, at, out, e);
+    int64_t first = at - at % NEAR_SLOTS, block = first / NEAR_SLOTS % NEAR_BLOCKS;
+    int64_t count = l->lt_near->nr_blocks[block].count;
+    uint8_t *slots = l->lt_near->nr_blocks[block].slots;
+    if (l->lt_near->nr_blocks[block].first != first || at - first >= count) {
+        count = l->lt_written - first < NEAR_SLOTS ? l->lt_written - first : NEAR_SLOTS;
+        l->lt_near->nr_blocks[block].count = 0;
+        int code = read_raw(l, first, count, slots, e);
+        if (code < 0) return code;
+        l->lt_near->nr_blocks[block].first = first;
+        l->lt_near->nr_blocks[block].count = count;
     }
-    if (!lg_slot_get(raw, out))
-        return ps_fail(e, PS_E_DAMAGED, 0, at, l->lt_root, "a unit of a light queue is damaged");
-    return 0;
+    return take_raw(l, at, slots + (at - first) * PS_LIGHT_SLOT, out, e);
 }
 
 /* ---- the table ---- */
@@ -221,12 +256,16 @@ static int32_t family_len(const void *name, int32_t len) {
     return end != NULL ? (int32_t)(end - (const char *)name) + 1 : 0;
 }
 
-static ps_ref find_family(const ps_light *l, const void *name, int32_t len) {
+static bool is_family(const ps_light *l, ps_ref at, const void *name, int32_t len) {
+    const ps_light_family *f = ps_pool_at(&l->lt_families, at);
+    return f->lf_len == len && memcmp(f->lf_name, name, (size_t)len) == 0;
+}
+
+static ps_ref find_family(ps_light *l, const void *name, int32_t len) {
+    if (l->lt_recent != 0 && is_family(l, l->lt_recent, name, len)) return l->lt_recent;
     ps_ref at = ps_pool_first(&l->lt_families, ps_hash_of(name, len));
-    for (; at != 0; at = ps_pool_next(&l->lt_families, at)) {
-        const ps_light_family *f = ps_pool_at(&l->lt_families, at);
-        if (f->lf_len == len && memcmp(f->lf_name, name, (size_t)len) == 0) break;
-    }
+    while (at != 0 && !is_family(l, at, name, len)) at = ps_pool_next(&l->lt_families, at);
+    if (at != 0) l->lt_recent = at;
     return at;
 }
 
@@ -245,7 +284,9 @@ static ps_ref get_family(ps_light *l, const void *name, int32_t len) {
 
 static void drop_empty_family(ps_light *l, ps_ref ref) {
     const ps_light_family *f = ps_pool_at(&l->lt_families, ref);
-    if (f->lf_count == 0) ps_pool_drop(&l->lt_families, ref);
+    if (f->lf_count > 0) return;
+    if (l->lt_recent == ref) l->lt_recent = 0;
+    ps_pool_drop(&l->lt_families, ref);
 }
 
 int32_t ps_light_name(const ps_light *l, const ps_light_queue *q, void *to) {
@@ -259,7 +300,7 @@ int32_t ps_light_name_len(const ps_light *l, const ps_light_queue *q) {
     return family_of(l, q)->lf_len + q->lq_len;
 }
 
-static ps_ref find_queue(const ps_light *l, const void *name, int32_t len) {
+static ps_ref find_queue(ps_light *l, const void *name, int32_t len) {
     int32_t head = family_len(name, len), rest_len = len - head;
     const uint8_t *rest = (const uint8_t *)name + head;
     ps_ref family = find_family(l, name, head);
@@ -277,7 +318,7 @@ ps_light_queue *ps_light_find_locked(ps_light *l, const void *name, int32_t len)
     return queue_at(l, find_queue(l, name, len));
 }
 
-void ps_light_fetch_locked(const ps_light *l, const void *name, int32_t len, bool entry) {
+void ps_light_fetch_locked(ps_light *l, const void *name, int32_t len, bool entry) {
     int32_t head = family_len(name, len);
     ps_ref family = find_family(l, name, head);
     if (family != 0)
@@ -330,7 +371,7 @@ static void order_last(ps_light *l, ps_light_queue *q, ps_ref ref) {
     q->lq_ordered = true;
 }
 
-uint32_t ps_light_below_locked(const ps_light *l, const void *family, int32_t len) {
+uint32_t ps_light_below_locked(ps_light *l, const void *family, int32_t len) {
     ps_ref at = find_family(l, family, len);
     return at != 0 ? ((const ps_light_family *)ps_pool_at(&l->lt_families, at))->lf_count : 0;
 }
@@ -487,11 +528,11 @@ static int jump_after(ps_light *l, const ps_light_queue *q, int64_t *jump, ps_er
     int64_t last = q->lq_last, before = last - q->lq_leap;
     *jump = last;
     if (before == last || before < l->lt_first) return 0;
-    int code = read_slot(l, before, &far, e);
+    int code = read_near(l, before, &far, e);
     if (code < 0 || far.jump < l->lt_first) return code;
     int64_t leap = q->lq_max - 1 - far.offset;
     lg_slot further;
-    code = read_slot(l, far.jump, &further, e);
+    code = read_near(l, far.jump, &further, e);
     if (code == 0 && leap == far.offset - further.offset) *jump = far.jump;
     return code;
 }
@@ -1175,6 +1216,9 @@ static void forget_queues(ps_light *l) {
     for (uint32_t i = 0; i < l->lt_page_count; i++) free(l->lt_pages[i]);
     free(l->lt_pages);
     l->lt_pages = NULL;
+    free(l->lt_near);
+    l->lt_near = NULL;
+    l->lt_recent = 0;
     l->lt_news = 0;
     l->lt_synced = l->lt_names_synced = 0;
     l->lt_number_count = l->lt_page_count = 0;

@@ -78,6 +78,7 @@ typedef struct ps_light {
     bool lt_readonly;    /* nothing is written: units and names stay in memory */
     pthread_mutex_t lt_lock;
     ps_pool lt_queues, lt_families;
+    ps_ref lt_recent; /* the family that was looked for last; 0: none */
     ps_light_page **lt_pages; /* NULL: all of its queues are gone */
     uint32_t lt_page_count;
     uint32_t lt_number_count; /* that were given out */
@@ -89,6 +90,7 @@ typedef struct ps_light {
     int64_t lt_fd_base;
     int lt_old_fd; /* of the file that was read last, beside that */
     int64_t lt_old_base;
+    struct ps_light_near *lt_near; /* what was read last where units point further back */
     int lt_names_fd;
     int64_t lt_names_len, lt_names_dead; /* dead: bytes that say nothing of the queues of now */
     int64_t lt_synced, lt_names_synced;  /* slots, bytes of `names`: they are on the disk */
@@ -127,7 +129,7 @@ int32_t ps_light_name_len(const ps_light *l, const ps_light_queue *q);
 int32_t ps_light_name(const ps_light *l, const ps_light_queue *q, void *to);
 ps_light_queue *ps_light_find_locked(ps_light *l, const void *name, int32_t len);
 /* See ps_pool_fetch(). */
-void ps_light_fetch_locked(const ps_light *l, const void *name, int32_t len, bool entry);
+void ps_light_fetch_locked(ps_light *l, const void *name, int32_t len, bool entry);
 /* Made when missing. NULL: no memory. */
 ps_light_queue *ps_light_get_locked(ps_light *l, const void *name, int32_t len);
 
@@ -148,7 +150,7 @@ int ps_light_trim(ps_light *l, int64_t log_min, int64_t oldest_ms, ps_error *e);
  * that time or later. The append lock is held. */
 int ps_light_remove(ps_light *l, const void *name, int32_t len, int64_t before_ms, ps_error *e);
 /* How many queues of this family there are. */
-uint32_t ps_light_below_locked(const ps_light *l, const void *family, int32_t len);
+uint32_t ps_light_below_locked(ps_light *l, const void *family, int32_t len);
 /* Names of queues of this family whose last record is older than age_ms, the oldest first, each
  * after its length (a byte), as far as there is room: the bytes. -1: before that comes *unknown,
  * whose time is to be found out, and is 0 so far. */

@@ -102,6 +102,20 @@ static bool is_same_name(const ps_property *a, const ps_property *b) {
     return a->name_len == b->name_len && memcmp(a->name, b->name, (size_t)a->name_len) == 0;
 }
 
+/* A call of qsort() costs more than to put a handful in their places. */
+static void sort_placed(placed_property *rows, int32_t count) {
+    if (count > PROPERTIES_FEW) {
+        qsort(rows, (size_t)count, sizeof *rows, by_bucket);
+        return;
+    }
+    for (int32_t i = 1; i < count; i++) {
+        const placed_property row = rows[i];
+        int32_t at = i;
+        for (; at > 0 && by_bucket(&rows[at - 1], &row) > 0; at--) rows[at] = rows[at - 1];
+        rows[at] = row;
+    }
+}
+
 /* Of equal names the place of the first and the value of the last count, as in the map. Equal ones
  * are in one bucket. */
 static int32_t unite_equals(placed_property *rows, int32_t count) {
@@ -118,7 +132,10 @@ static int32_t unite_equals(placed_property *rows, int32_t count) {
     return kept;
 }
 
+/* That of the offsets has no value yet; no other has its name. */
 static int32_t gather_properties(const ps_draft *d, placed_property *rows) {
+    static const uint8_t offsets[] = OFFSETS;
+    const int32_t len = (int32_t)sizeof offsets - 1;
     int32_t count = 0, at = 0;
     ps_property p;
     while (ps_property_next(d->properties, (int32_t)d->properties_len, &at, &p)) {
@@ -126,14 +143,11 @@ static int32_t gather_properties(const ps_draft *d, placed_property *rows) {
         rows[count] = (placed_property){p, bucket_of(p.name, p.name_len), count};
         count++;
     }
-    qsort(rows, (size_t)count, sizeof *rows, by_bucket);
-    count = unite_equals(rows, count);
-    rows[count] = (placed_property){.bucket = bucket_of((const uint8_t *)OFFSETS,
-                                                        (int32_t)sizeof OFFSETS - 1),
-                                    .order = (int32_t)d->properties_len};
+    rows[count] = (placed_property){{.name = offsets, .name_len = len}, bucket_of(offsets, len),
+                                    count};
     count++;
-    qsort(rows, (size_t)count, sizeof *rows, by_bucket);
-    return count;
+    sort_placed(rows, count);
+    return unite_equals(rows, count);
 }
 
 /* Writes them, with a gap of no digits where the offsets go. */
@@ -152,7 +166,7 @@ static int compose_properties(ps_draft *d, ps_light_ask *out, ps_error *e) {
     uint8_t *to = out->properties;
     int32_t count = gather_properties(d, rows);
     for (int32_t i = 0; i < count; i++) {
-        if (rows[i].p.name != NULL) {
+        if (rows[i].p.value != NULL) {
             to = ps_property_copy(to, &rows[i].p);
             continue;
         }

@@ -202,7 +202,7 @@ static bool is_within(ps_store *s, const ps_offset_block *b) {
     return q != NULL && offset <= q->lq_max;
 }
 
-static void fetch_queues(const ps_light *l, const ps_text *names, int32_t count) {
+static void fetch_queues(ps_light *l, const ps_text *names, int32_t count) {
     for (int entry = 0; entry < 2; entry++)
         for (int32_t i = 0; i < count; i++)
             ps_light_fetch_locked(l, names[i].data, (int32_t)names[i].len, entry != 0);
