@@ -432,11 +432,12 @@ class Core:
             )
         )
 
-    def load_offsets(self, blocks: Iterable[bytes]) -> tuple[int, str]:
-        """Commits the offsets of blocks (pystore/format/offset_blocks.py), which count as taken.
-        Returns how many were refused, as those that are negative are, and why the first was.
-        Raises: OutOfMemory."""
+    def load_offsets(self, blocks: Iterable[bytes], pairs: int) -> tuple[int, str]:
+        """Commits the offsets of blocks (pystore/format/offset_blocks.py), which count as taken;
+        they are of about so many pairs of group and topic. Returns how many were refused, as those
+        that are negative are, and why the first was. Raises: OutOfMemory."""
         refused, why = 0, ""
+        lib.ps_core_expect_offsets(self.handle, pairs)
         for some in blocks:
             count = lib.ps_core_load_offsets(self.handle, some, len(some), self._error)
             if self._check(count) and not refused:

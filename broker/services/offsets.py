@@ -85,7 +85,8 @@ class ConsumerOffsets:
     def start(self) -> None:
         """Fills the core's table. Upstream stores whatever is committed, and takes a negative one
         for none."""
-        none, why = self._core.load_offsets(self._metadata.offsets.blocks())
+        stored = self._metadata.offsets
+        none, why = self._core.load_offsets(stored.blocks(), stored.pairs())
         if none:
             log.warning("%d consumer offsets count as none, as %.600r", none, why)
 

@@ -104,6 +104,7 @@ typedef struct ps_light_offsets {
     ps_ref *ot_changed; /* a ring, with room for all rows */
     uint32_t ot_changed_at, ot_changed_count, ot_changed_room;
     uint32_t ot_round_left; /* that are to be taken in this round */
+    bool ot_loading, ot_uncounted; /* many come at once: what they are behind is counted later */
     ps_buffer ot_names;     /* of what was taken last */
 } ps_light_offsets;
 

@@ -101,6 +101,8 @@ int32_t ps_core_may_commit(ps_core *core, const char *group, int32_t group_len, 
  * are negative are, and in `error` why the first was; PS_E_ARGUMENT: the blocks end in the
  * middle. */
 int64_t ps_core_load_offsets(ps_core *core, const uint8_t *blocks, int64_t len, ps_error *error);
+/* About so many will be loaded, most of them of light queues: none of their rows moves then. */
+void ps_core_expect_offsets(ps_core *core, uint32_t count);
 /* The offsets of one group, of one topic or of both (NULL: any), copied, so that whoever reads them
  * takes their time: a block each. names_only 1: blocks without rows; 2: and without light queues.
  * Returns how long all blocks are; if that is more than `room`, `out` is not to be read. */

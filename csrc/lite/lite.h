@@ -14,6 +14,8 @@
 /* cdef begin */
 /* From now on light queues are served, and their news come here. PS_E_NO_MEMORY. */
 int ps_lite_begin(ps_core *core, ps_error *error);
+/* About so many pairs of client and queue will come: none of them moves then. */
+void ps_lite_expect(ps_core *core, uint32_t pairs);
 /* No more events are made, and whoever waits is answered. */
 void ps_lite_end(ps_core *core);
 typedef struct ps_lite_who { /* a client of a group */

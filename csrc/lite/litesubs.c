@@ -32,6 +32,11 @@ int ps_lite_begin(ps_core *c, ps_error *e) {
     return 0;
 }
 
+void ps_lite_expect(ps_core *c, uint32_t pairs) {
+    PS_CORE_HELD(c);
+    if (c->co_lite != NULL) ps_pool_reserve(&c->co_lite->rg_subs, pairs);
+}
+
 void ps_lite_end(ps_core *c) {
     PS_CORE_HELD(c);
     ps_lite *l = c->co_lite;

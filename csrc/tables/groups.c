@@ -399,7 +399,12 @@ static void fetch_blocks(ps_core *c, const ps_offset_block *some, int32_t count)
                                   slice_of(some[i].topic, some[i].topic_len), entry != 0);
 }
 
-int64_t ps_core_load_offsets(ps_core *c, const uint8_t *blocks, int64_t len, ps_error *e) {
+void ps_core_expect_offsets(ps_core *c, uint32_t count) {
+    PS_CORE_HELD(c);
+    ps_light_offsets_expect(c, count);
+}
+
+static int64_t load_blocks(ps_core *c, const uint8_t *blocks, int64_t len, ps_error *e) {
     int64_t refused = 0;
     ps_offset_block some[PS_POOL_AHEAD];
     ps_error own;
@@ -419,6 +424,13 @@ int64_t ps_core_load_offsets(ps_core *c, const uint8_t *blocks, int64_t len, ps_
         }
         at = next;
     }
+    return refused;
+}
+
+int64_t ps_core_load_offsets(ps_core *c, const uint8_t *blocks, int64_t len, ps_error *e) {
+    c->co_tables.tc_light.ot_loading = true;
+    int64_t refused = load_blocks(c, blocks, len, e);
+    c->co_tables.tc_light.ot_loading = false;
     return refused;
 }
 

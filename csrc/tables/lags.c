@@ -165,7 +165,13 @@ static void look_at(ps_core *c, const ps_light_reader *only) {
 }
 
 void ps_lag_look(ps_core *c) {
+    c->co_tables.tc_light.ot_uncounted = false;
     look_at(c, NULL);
+}
+
+/* Before somebody asks. */
+static void count_loaded(ps_core *c) {
+    if (c->co_tables.tc_light.ot_uncounted) ps_lag_look(c);
 }
 
 /* ---- groups ---- */
@@ -242,6 +248,7 @@ static ps_lag_row row_of(const ps_lag *g) {
 
 int32_t ps_lag_list(ps_core *c, ps_lag_row *rows, int32_t room) {
     PS_CORE_HELD(c);
+    count_loaded(c);
     int32_t n = 0;
     for (ps_lag *g = NULL; (g = ps_chains_each(&c->co_tables.tc_lags, g)) != NULL; n++)
         if (n < room) rows[n] = row_of(g);
@@ -250,6 +257,7 @@ int32_t ps_lag_list(ps_core *c, ps_lag_row *rows, int32_t room) {
 
 int32_t ps_lag_get(ps_core *c, const char *group, int32_t group_len, ps_lag_row *row) {
     PS_CORE_HELD(c);
+    count_loaded(c);
     const ps_lag *g = find_lag(c, group, group_len);
     if (g == NULL) return 0;
     *row = row_of(g);
@@ -276,6 +284,7 @@ static void take_top(const ps_core *c, const ps_lag *g, ps_ref *next, ps_lag_que
 int32_t ps_lag_top(ps_core *c, const char *group, int32_t group_len, ps_lag_queue *rows,
                    int32_t room, ps_error *e) {
     PS_CORE_HELD(c);
+    count_loaded(c);
     const ps_lag *g = find_lag(c, group, group_len);
     int32_t count = g == NULL || room <= 0 ? 0 : room < g->lb_queues ? room : g->lb_queues;
     if (count == 0) return 0;
@@ -298,6 +307,7 @@ static int64_t since_of(const ps_core *c, const ps_lag *g, ps_ref ref) {
 
 int64_t ps_lag_oldest(ps_core *c, const char *group, int32_t group_len, int32_t *at, ps_error *e) {
     PS_CORE_HELD(c);
+    count_loaded(c);
     ps_lag *g = find_lag(c, group, group_len);
     int64_t oldest = INT64_MAX;
     int32_t i = *at, left = LOOKED_AT;

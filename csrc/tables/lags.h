@@ -49,7 +49,8 @@ struct ps_lag;
 void ps_lag_count(ps_core *c, struct ps_lag *g, ps_ref row, int64_t messages, bool moved);
 /* Room for so many rows, so that what moves later always has some. */
 bool ps_lag_reserve(struct ps_lag *g, int32_t rows);
-/* The light queue has got messages; the same of all queues; it is gone. */
+/* The light queue has got messages; the same of all queues, and of offsets that were loaded since
+ * the last look, which counts for nothing until then; it is gone. */
 void ps_lag_grew(ps_core *c, ps_slice queue);
 void ps_lag_look(ps_core *c);
 void ps_lag_end(ps_core *c, ps_slice queue);

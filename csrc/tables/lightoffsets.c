@@ -55,14 +55,17 @@ static int64_t behind_from(const ps_core *c, const ps_light_reader *r, const ps_
 }
 
 static void move_row(ps_core *c, ps_ref ref, int64_t offset) {
+    ps_light_offsets *t = &c->co_tables.tc_light;
     ps_light_offset *row = ps_light_offset_at(c, ref);
     ps_light_reader *r = ps_light_reader_at(c, row);
-    int64_t behind = r->rd_lag != NULL ? behind_from(c, r, row, offset) : 0;
+    bool counts = r->rd_lag != NULL && !(t->ot_loading && row->ro_behind == 0);
+    int64_t behind = counts ? behind_from(c, r, row, offset) : 0;
     int32_t more = (offset >= 0) - (row->ro_offset >= 0);
     r->rd_read += more;
     c->co_tables.tc_marks.ms_count += more;
     row->ro_offset = offset;
-    if (r->rd_lag != NULL) ps_lag_count(c, r->rd_lag, ref, behind, true);
+    if (counts) ps_lag_count(c, r->rd_lag, ref, behind, true);
+    t->ot_uncounted = t->ot_uncounted || (!counts && r->rd_lag != NULL);
 }
 
 /* ---- one offset ---- */

@@ -11,6 +11,8 @@ int64_t ps_light_offset_get(const ps_core *c, ps_slice group, ps_slice queue);
 void ps_light_offset_fetch(ps_core *c, ps_slice group, ps_slice queue, bool entry);
 /* False: no memory, and nothing has changed. */
 bool ps_light_offset_set(ps_core *c, ps_slice group, ps_slice queue, int64_t offset);
+/* See ps_core_expect_offsets(). */
+void ps_light_offsets_expect(ps_core *c, uint32_t count);
 /* Of one group, of one queue, or of both; a name without data: of any. */
 void ps_light_offsets_forget(ps_core *c, ps_slice group, ps_slice queue);
 /* The next ones that have changed, as ps_core_take_offsets() says. */

@@ -90,6 +90,17 @@ static uint32_t hash_of_row(const void *core, const void *entry) {
     return ps_light_row_hash(ps_light_reader_at(core, row), name_of(row));
 }
 
+static ps_pool *rows_of(ps_core *c) {
+    ps_pool *rows = &c->co_tables.tc_light.ot_rows;
+    rows->pl_hash = hash_of_row;
+    rows->pl_owner = c;
+    return rows;
+}
+
+void ps_light_offsets_expect(ps_core *c, uint32_t count) {
+    ps_pool_reserve(rows_of(c), count);
+}
+
 uint32_t ps_light_row_hash(const ps_light_reader *r, ps_slice rest) {
     return ps_hash_more(r->rd_number, rest.data, rest.len);
 }
@@ -112,9 +123,8 @@ ps_ref ps_light_offset_find(const ps_core *c, ps_slice group, ps_slice queue) {
 
 ps_ref ps_light_offset_make(ps_core *c, ps_light_reader *r, ps_slice rest) {
     size_t size = offsetof(ps_light_offset, ro_name) + (size_t)rest.len;
-    c->co_tables.tc_light.ot_rows.pl_hash = hash_of_row;
-    c->co_tables.tc_light.ot_rows.pl_owner = c;
-    ps_ref made = ps_pool_add(&c->co_tables.tc_light.ot_rows, size, ps_light_row_hash(r, rest));
+    ps_pool *rows = rows_of(c);
+    ps_ref made = ps_pool_add(rows, size, ps_light_row_hash(r, rest));
     if (made == 0) return 0;
     ps_light_offset *row = ps_light_offset_at(c, made);
     row->ro_reader = r->rd_number;

@@ -3,6 +3,7 @@
  * order. */
 #define _GNU_SOURCE
 #include "core_kit.h"
+#include "format/offsetblock.h"
 #include "lite/lite.h"
 #include "pop/poporder.h"
 #include "store/lights.h"
@@ -255,6 +256,16 @@ static void check_count(void) {
     CHECK_EQ(0, ps_lights_below(kit_store, "%LMQ%$L", 7));
 }
 
+/* As a start does, or a commit: what the group is behind is counted when somebody asks. */
+static void load_offset(const char *queue, int32_t len, int64_t offset) {
+    uint8_t block[128];
+    ps_error e = {0};
+    int32_t head[] = {1, len, 1};
+    uint8_t *to = mempcpy(mempcpy(block, head, sizeof head), "h", 1);
+    to = ps_offset_row_put(mempcpy(to, queue, (size_t)len), 0, offset);
+    CHECK_EQ(0, ps_core_load_offsets(kit_core, block, to - block, &e));
+}
+
 /* A group that only commits: anywhere, and also to what is not there. */
 static void move_other_group(void) {
     char queue[32];
@@ -262,7 +273,7 @@ static void move_other_group(void) {
     int name = (int)check_below(ALL);
     int32_t len = queue_of(name, queue);
     int64_t to = (int64_t)check_below((uint64_t)sent[name] + 3);
-    switch (check_below(8)) {
+    switch (check_below(9)) {
     case 0:
         ps_core_forget_offsets(kit_core, "h", 1, queue, len);
         break;
@@ -272,6 +283,9 @@ static void move_other_group(void) {
     case 2:
         CHECK_EQ(0, ps_lag_bind(kit_core, "h", 1, "", 0, &e));
         CHECK_EQ(0, ps_lag_bind(kit_core, "h", 1, "L", 1, &e));
+        break;
+    case 3:
+        load_offset(queue, len, to);
         break;
     default:
         CHECK(ps_core_commit(kit_core, "h", 1, queue, len, 0, to, &e) >= 0);

@@ -173,6 +173,11 @@ class Offsets:
         blocks: Iterator[bytes] = self._meta._rows("offsets").blocks()
         return blocks
 
+    def pairs(self) -> int:
+        """Returns how many pairs of group and topic have some."""
+        with self._meta._lock:
+            return len(self._meta._rows("offsets"))
+
     def first(self, count: int) -> tuple[list[ConsumerOffset], int]:
         """Returns the first ones of all(), and how many there are: a table shows a thousand of
         millions."""

@@ -175,7 +175,7 @@ class FakeCore:
             if key[0] == group and topic in (None, key[1]):
                 del self.subscriptions[key]
 
-    def load_offsets(self, blocks):
+    def load_offsets(self, blocks, pairs):
         for some in blocks:
             for row in offset_rows(some):
                 self.commit_offset(*row)

@@ -144,6 +144,7 @@ class LiteTopics:
         subscribes. Raises: StoreError."""
         self.lights.begin()
         self.registry.begin()
+        self.registry.expect(self._kept.names())
         self.is_on = True
         for _ in self._have(self._kept.read()):
             yield

@@ -21,6 +21,8 @@ _ROWS = 256
 _NAMES_BYTES = 64 << 10
 #: Time of what is not known.
 _NEVER = (1 << 63) - 1
+#: Pairs for which there is room at once.
+_PAIRS_MAX = 1 << 24
 #: Names of an old set that one call drops.
 _TOGETHER = 4096
 
@@ -126,6 +128,10 @@ class LiteRegistry:
     def begin(self) -> None:
         """Serves pops from now on. Raises: OutOfMemory."""
         self._check(lib.ps_lite_begin(self._core.handle, self._error))
+
+    def expect(self, pairs: int) -> None:
+        """Makes room for about so many pairs of client and light queue."""
+        lib.ps_lite_expect(self._core.handle, min(pairs, _PAIRS_MAX))
 
     def end(self) -> None:
         """Makes no more events, and answers those who wait."""
