@@ -60,7 +60,7 @@ _STATUS_OF_WAITS = {
     lib.PS_FLUSH_SLAVE_TIMEOUT: PutStatus.FLUSH_SLAVE_TIMEOUT,
 }
 _SERVICE_NOT_AVAILABLE = 14
-_ROWS = 2048
+_ROWS = 1024
 #: INT64_MAX: a time without an end.
 _FOR_GOOD = (1 << 63) - 1
 #: Seconds that answering held pulls takes before others have their turn.

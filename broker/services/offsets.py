@@ -26,7 +26,7 @@ _quiet = RateLimitedLogger(log)
 
 #: Offsets that are written together: whoever needs the metadata waits so long, and LMDB keeps the
 #: memory of the pages that they lie in, two of them each, and their places free in its file.
-_BATCH = 1 << 11
+_BATCH = 1 << 10
 
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
