@@ -722,12 +722,22 @@ int ps_store_retain(ps_store *store, const ps_conf *rules, ps_error *error);
 typedef int64_t (*ps_inflate)(void *arg, int32_t type, const uint8_t *in, int64_t len, uint8_t *out,
                               int64_t room);
 
-/* Gives the next records, whole ones one after the other and of any queues, which stay where they
- * are until it is called again. *file: where they lie, if that is of ps_file_map. Returns their
- * bytes; 0: there are no more; -1: they do not come, for the reason that it writes to `why`, with a
- * zero byte. out NULL: the stream was released, and this call is the last. */
-typedef int64_t (*ps_more_records)(void *arg, const uint8_t **out, ps_mapfile **file, char *why,
-                                   int64_t room);
+/* Records that are given: whole ones, one after the other and of any queues. */
+typedef struct ps_given {
+    const uint8_t *records;
+    ps_mapfile *file; /* where they lie, if that is of ps_file_map */
+    /* The CRC-32 of each `block` bytes of them, and of the rest, big-endian: a row's bytes are
+     * looked at by these before it is read. NULL: they are believed. name: theirs, for errors. */
+    const uint8_t *sums;
+    int64_t block;
+    const char *name;
+} ps_given;
+
+/* Gives the next records, which stay where they are until it is called again, in *out, which is
+ * zeros. Returns their bytes; 0: there are no more; -1: they do not come, for the reason that it
+ * writes to `why`, with a zero byte. out NULL: the stream was released, and this call is the
+ * last. */
+typedef int64_t (*ps_more_records)(void *arg, ps_given *out, char *why, int64_t room);
 
 typedef struct ps_scan {
     int32_t column_count;
@@ -792,6 +802,9 @@ ps_mapfile *ps_file_map(int fd, const char *path, int64_t base, int64_t size, ps
 /* All of it will be read: the system then reads and keeps it in large pages, where it has such,
  * which cost a fraction of the processor time that small ones do. */
 void ps_mapfile_read_whole(const ps_mapfile *file);
+/* Whether all of it is in memory, most likely, so that reading it waits for no disk: a page of each
+ * 256 KiB is looked for. */
+int ps_mapfile_at_hand(const ps_mapfile *file);
 /* Drops a reference, and with the last one the mapping. */
 void ps_mapfile_unref(ps_mapfile *file);
 

@@ -324,6 +324,40 @@ uint32_t ps_crc32(uint32_t crc, const void *data, size_t len) {
     return atomic_load_explicit(&chosen, memory_order_relaxed)(crc, data, len);
 }
 
+/* ---- two sums as one ---- */
+
+#define MIRRORED 0xEDB88320u /* P(x), without x^32 */
+#define ONE (1u << 31)       /* the polynomial 1: bit 31 is the coefficient of x^0 */
+
+/* The product of two polynomials, mod P. */
+static uint32_t crc_times(uint32_t a, uint32_t b) {
+    uint32_t product = 0;
+    for (; a != 0; a <<= 1) {
+        if (a & ONE) product ^= b;
+        b = b & 1 ? b >> 1 ^ MIRRORED : b >> 1;
+    }
+    return product;
+}
+
+/* Bytes that follow move a remainder up by x^8 each. What a CRC begins and ends with, all ones, is
+ * in both of the second run's ends, and cancels itself. */
+uint32_t ps_crc32_mover(uint64_t len) {
+    uint32_t mover = ONE, power = ONE >> 8;
+    for (; len != 0; len >>= 1) {
+        if (len & 1) mover = crc_times(mover, power);
+        power = crc_times(power, power);
+    }
+    return mover;
+}
+
+uint32_t ps_crc32_moved(uint32_t first, uint32_t second, uint32_t mover) {
+    return crc_times(mover, first) ^ second;
+}
+
+uint32_t ps_crc32_join(uint32_t first, uint32_t second, uint64_t len) {
+    return ps_crc32_moved(first, second, ps_crc32_mover(len));
+}
+
 uint64_t ps_crc32_sum(const uint8_t *data, const int32_t *offsets, int64_t count, uint32_t mask) {
     uint64_t sum = 0;
     for (int64_t i = 0; i < count; i++)

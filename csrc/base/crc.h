@@ -9,6 +9,14 @@
  * Thread-safe; the implementation is chosen once, from the processor's own feature bits. */
 uint32_t ps_crc32(uint32_t crc, const void *data, size_t len);
 
+/* The CRC of two runs of bytes that follow each other, of which the second has `len` bytes, from
+ * the CRCs that each has by itself. */
+uint32_t ps_crc32_join(uint32_t first, uint32_t second, uint64_t len);
+
+/* The same for many second runs of one length: joins with what ps_crc32_mover gave for it. */
+uint32_t ps_crc32_mover(uint64_t len);
+uint32_t ps_crc32_moved(uint32_t first, uint32_t second, uint32_t mover);
+
 /* The sum of the CRCs, each masked, of `count` values: value i is data[offsets[i], offsets[i + 1]),
  * as a binary column of Arrow has them. */
 uint64_t ps_crc32_sum(const uint8_t *data, const int32_t *offsets, int64_t count, uint32_t mask);

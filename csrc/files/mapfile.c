@@ -20,6 +20,7 @@
 #include "base/sigbus.h"
 
 #define PS_PAGE 4096
+#define LOOKED_AT (256 << 10) /* bytes of which one page is looked for */
 #define READ_IN 22 /* MADV_POPULATE_READ, which some C libraries do not name yet */
 
 static int size_of_fd(ps_io *io, int fd, const char *path, int64_t want, ps_error *e) {
@@ -167,6 +168,12 @@ int64_t ps_mapfile_in_memory(const ps_mapfile *mf, int64_t at, int64_t len) {
         return until > 0 ? until : 0;
     }
     return len;
+}
+
+int ps_mapfile_at_hand(const ps_mapfile *mf) {
+    for (int64_t at = 0; at < mf->mf_size; at += LOOKED_AT)
+        if (ps_mapfile_in_memory(mf, at, 1) < 1) return 0;
+    return 1;
 }
 
 void ps_mapfile_read_in(const ps_mapfile *mf, int64_t at, int64_t len) {

@@ -18,6 +18,17 @@ uint32_t ps_flat_crc(uint32_t crc, const uint8_t *data, int64_t len) {
     return ps_crc32(crc, data, (size_t)len);
 }
 
+uint32_t ps_flat_join(uint32_t first, uint32_t second, int64_t len) {
+    return ps_crc32_join(first, second, (uint64_t)len);
+}
+
+uint32_t ps_flat_joined(const uint8_t *sums, int64_t len) {
+    uint32_t crc = 0, mover = ps_crc32_mover(PS_FLAT_BLOCK);
+    for (; len >= PS_FLAT_BLOCK; len -= PS_FLAT_BLOCK, sums += PS_FLAT_SUM)
+        crc = ps_crc32_moved(crc, be32_get(sums), mover);
+    return len > 0 ? ps_crc32_join(crc, be32_get(sums), (uint64_t)len) : crc;
+}
+
 static const uint8_t *record_of_view(const ps_batch_info *b, const ps_view *v) {
     return b->segments[v->segment].map + v->start;
 }
@@ -37,6 +48,11 @@ static int64_t table_size(int32_t keys) {
     return keys * (int64_t)PS_FLAT_KEY + sums * PS_FLAT_SUM;
 }
 
+/* Bytes of the sums of so many bytes of records. */
+static int64_t sums_size(int64_t records) {
+    return (records + PS_FLAT_BLOCK - 1) / PS_FLAT_BLOCK * PS_FLAT_SUM;
+}
+
 int ps_flat_measure(const ps_batch_info *b, ps_flat *out) {
     *out = (ps_flat){.time_min = INT64_MAX};
     if (b->count == 0) return -1;
@@ -53,7 +69,8 @@ int ps_flat_measure(const ps_batch_info *b, ps_flat *out) {
         out->records += v->size;
         out->count++;
     }
-    out->size = out->records + (int64_t)out->count * PS_UNIT + table_size(out->keys) + PS_FLAT_TAIL;
+    out->size = out->records + (int64_t)out->count * PS_UNIT + table_size(out->keys) +
+                sums_size(out->records) + PS_FLAT_TAIL;
     return 0;
 }
 
@@ -93,10 +110,24 @@ static void put_keys(const ps_batch_info *b, const ps_flat *f, int64_t base, fla
     }
 }
 
+/* Puts the sums of all blocks that end at or before `end`; returns what follows them. A block whose
+ * last record was just copied is in the cache still. */
+static uint8_t *put_sums(uint8_t *sum, const uint8_t **from, const uint8_t *end, int64_t least) {
+    while (end - *from >= least && end > *from) {
+        int64_t size = end - *from < PS_FLAT_BLOCK ? end - *from : PS_FLAT_BLOCK;
+        be32_put(sum, ps_crc32(0, *from, (size_t)size));
+        *from += size;
+        sum += PS_FLAT_SUM;
+    }
+    return sum;
+}
+
 int ps_flat_write(const ps_batch_info *b, int64_t base, uint8_t *to, ps_flat *f) {
     flat_key *found = malloc(((size_t)f->keys + 1) * sizeof *found);
     if (found == NULL) return PS_E_NO_MEMORY;
     uint8_t *record = to, *behind = to + f->records, *unit = behind;
+    uint8_t *tail = to + f->size - PS_FLAT_TAIL, *sums = tail - sums_size(f->records), *sum = sums;
+    const uint8_t *summed = to;
     for (int32_t i = 0; i < f->count; i++) {
         const ps_view *v = &b->views[i];
         int64_t place = base + (record - to);
@@ -107,10 +138,11 @@ int ps_flat_write(const ps_batch_info *b, int64_t base, uint8_t *to, ps_flat *f)
         be64_put(unit + 12, (uint64_t)v->tags_code);
         record += v->size;
         unit += PS_UNIT;
+        sum = put_sums(sum, &summed, record, PS_FLAT_BLOCK);
     }
     put_keys(b, f, base, found, unit);
     free(found);
-    uint8_t *tail = unit + table_size(f->keys);
+    put_sums(sum, &summed, record, 1);
     be64_put(tail, (uint64_t)base);
     be64_put(tail + 8, (uint64_t)f->first);
     be32_put(tail + 16, (uint32_t)f->count);
@@ -119,6 +151,7 @@ int ps_flat_write(const ps_batch_info *b, int64_t base, uint8_t *to, ps_flat *f)
     be32_put(tail + 28, (uint32_t)(tail + PS_FLAT_TAIL - behind));
     be32_put(tail + 32, PS_MAGIC_BLANK);
     be64_put(tail + 36, (uint64_t)f->time_max);
-    f->crc = ps_crc32(0, to, (size_t)f->size);
+    size_t rest = (size_t)(f->size - f->records);
+    f->crc = ps_crc32_join(ps_flat_joined(sums, f->records), ps_crc32(0, behind, rest), rest);
     return 0;
 }

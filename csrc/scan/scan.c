@@ -25,6 +25,7 @@
 #endif
 
 #include "base/bytes.h"
+#include "base/crc.h"
 #include "scan/scan.h"
 #include "filter/sql92.h"
 #include "log/resync.h"
@@ -383,10 +384,28 @@ static int unit_damaged(scanner *sn, const candidate *c) {
         topic, id, (long long)c->ca_offset, c->ca_size, (long long)c->ca_physical, why);
 }
 
+/* Whether what is given is right up to a place. It is looked at in blocks just before it is read,
+ * so that it comes from memory once. */
+static inline bool given_right(scanner *sn, int64_t to) {
+    const ps_given *g = &sn->sn_given;
+    while (sn->sn_summed < to) {
+        int64_t left = sn->sn_end - sn->sn_summed, size = left < g->block ? left : g->block;
+        const uint8_t *sum = g->sums + sn->sn_summed / g->block * (int64_t)sizeof(uint32_t);
+        if (ps_crc32(0, g->records + sn->sn_summed, (size_t)size) != be32_get(sum)) return false;
+        sn->sn_summed += size;
+    }
+    return true;
+}
+
 /* Records that are given: sn_at is a place among them. */
 static int given_damaged(scanner *sn) {
-    const uint8_t *p = sn->sn_given + sn->sn_at;
+    const uint8_t *p = sn->sn_given.records + sn->sn_at;
     int64_t left = sn->sn_end - sn->sn_at, place = -1;
+    if (!given_right(sn, sn->sn_end))
+        return sn->sn_rows > 0
+                   ? BATCH_DONE
+                   : fail_scan(sn, EIO, "records have another CRC than their segment says: %s",
+                               sn->sn_given.name);
     ps_record rec = {0};
     if (left >= PS_RECORD_FIXED) place = (int64_t)be64_get(p + PS_AT_PHYSICAL_OFFSET);
     ps_rec_outcome o = ps_record_check(p, left, place, PS_CHECK_SUMS, &rec);
@@ -704,12 +723,13 @@ static int given_rows(scanner *sn, int32_t room, int32_t *count) {
     int32_t n = 0;
     const uint8_t *ahead = NULL;
     for (int32_t seen = 0; seen < RECORDS_A_STEP && n < room && at < sn->sn_end; seen++) {
-        const uint8_t *p = sn->sn_given + at;
-        ahead = log_prefetch(p, ahead);
+        const uint8_t *p = sn->sn_given.records + at;
         int64_t left = sn->sn_end - at;
-        int32_t size = left >= PS_RECORD_FIXED ? (int32_t)be32_get(p + PS_AT_SIZE) : 0;
+        bool right = given_right(sn, left < LOG_AHEAD ? sn->sn_end : at + LOG_AHEAD);
+        ahead = log_prefetch(p, ahead);
+        int32_t size = right && left >= PS_RECORD_FIXED ? (int32_t)be32_get(p + PS_AT_SIZE) : 0;
         ps_row *r = &sn->sn_row[n];
-        if (size < PS_RECORD_FIXED || size > left ||
+        if (size < PS_RECORD_FIXED || size > left || !given_right(sn, at + size) ||
             !head_parse(p, size, (int64_t)be64_get(p + PS_AT_PHYSICAL_OFFSET), r)) {
             if (n > 0) break;
             sn->sn_at = at;
@@ -828,16 +848,17 @@ static int block_read(scanner *sn, int32_t room, int32_t *count) {
 
 /* Takes the next records that are given. No row points into the ones before any more. */
 static bool given_next(scanner *sn) {
-    ps_mapfile *file = NULL;
     segment *sg = &sn->sn_segments[0]; /* of no bytes: nothing is looked for there */
     cut_look(sn, sg->sg_held);
     ps_mapfile_unref(sg->sg_held);
     sg->sg_held = NULL;
-    int64_t len = sn->sn_spec.more(sn->sn_spec.more_arg, &sn->sn_given, &file, sn->sn_error,
+    sn->sn_given = (ps_given){0};
+    int64_t len = sn->sn_spec.more(sn->sn_spec.more_arg, &sn->sn_given, sn->sn_error,
                                    (int64_t)sizeof sn->sn_error);
-    if (file != NULL) sg->sg_held = ps_mapfile_ref(file);
+    if (sn->sn_given.file != NULL) sg->sg_held = ps_mapfile_ref(sn->sn_given.file);
     sn->sn_at = 0;
     sn->sn_end = len > 0 ? len : 0;
+    sn->sn_summed = sn->sn_given.sums != NULL ? 0 : sn->sn_end;
     sn->sn_inflated_at = -1; /* records of another queue may lie at the same places */
     if (len < 0) sn->sn_failed = -EIO;
     return len > 0;
@@ -933,7 +954,7 @@ static void scanner_free(scanner *sn) {
 
 static void stream_release(struct ArrowArrayStream *stream) {
     scanner *sn = stream->private_data;
-    if (sn->sn_spec.more != NULL) sn->sn_spec.more(sn->sn_spec.more_arg, NULL, NULL, NULL, 0);
+    if (sn->sn_spec.more != NULL) sn->sn_spec.more(sn->sn_spec.more_arg, NULL, NULL, 0);
     scanner_free(sn);
     stream->private_data = NULL;
     stream->release = NULL;

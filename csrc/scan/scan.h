@@ -56,7 +56,8 @@ typedef struct scanner {
 
     int64_t sn_at, sn_end; /* next unit or record to be looked at */
     int64_t sn_before;     /* the record before it, where the log was walked up to here */
-    const uint8_t *sn_given; /* records that are read in the place of the log */
+    ps_given sn_given;       /* records that are read in the place of the log */
+    int64_t sn_summed;       /* bytes of them that are right */
     int64_t sn_log_min, sn_log_end;
     int64_t sn_bytes; /* in the batch so far */
     int32_t sn_rows;

@@ -82,13 +82,15 @@ static void test_long_and_split(const char *name, const uint8_t *data, size_t ro
     for (int round = 0; round < 60; round++) {
         size_t from = check_random() % 4096, len = check_random() % (room - from);
         size_t cut = len ? check_random() % len : 0;
-        uint32_t whole, first, second, plain;
+        uint32_t whole, first, second, plain, alone;
         ps_crc32_by("plain", 0, data + from, len, &plain);
         ps_crc32_by(name, 0, data + from, len, &whole);
         ps_crc32_by(name, 0, data + from, cut, &first);
         ps_crc32_by(name, first, data + from + cut, len - cut, &second);
         CHECKF(whole == plain, "%s, %zu bytes: %08x, plain %08x", name, len, whole, plain);
         CHECKF(second == whole, "%s, %zu bytes cut at %zu", name, len, cut);
+        ps_crc32_by(name, 0, data + from + cut, len - cut, &alone);
+        CHECKF(ps_crc32_join(first, alone, len - cut) == whole, "%zu joined at %zu", len, cut);
     }
 }
 

@@ -13,7 +13,7 @@
 #include "queues/consumequeue.h"
 #include "small_store.h"
 
-#define MESSAGES 360 /* of a queue more keys than one sum is of */
+#define MESSAGES 1200 /* of a queue more keys, and more bytes, than one sum is of */
 #define OF_A_QUEUE (MESSAGES / QUEUES)
 #define BASE 1000
 
@@ -94,7 +94,18 @@ static void test_a_segment_is_its_queue(void) {
         before = be64_get(key);
     }
     int32_t rest = (f.keys - 1) % PS_FLAT_KEYS + 1;
-    CHECK(f.keys > PS_FLAT_KEYS && past_sum(key, f.keys - rest, rest) == tail);
+    CHECK(f.keys > PS_FLAT_KEYS);
+    const uint8_t *sum = past_sum(key, f.keys - rest, rest);
+    CHECK_EQ(f.crc, ps_flat_join(ps_flat_joined(sum, f.records),
+                                 ps_flat_crc(0, bytes + f.records, f.size - f.records),
+                                 f.size - f.records));
+    int64_t blocks = 0;
+    for (int64_t at = 0; at < f.records; at += PS_FLAT_BLOCK, sum += PS_FLAT_SUM, blocks++) {
+        int64_t left = f.records - at;
+        CHECK_EQ(ps_flat_crc(0, bytes + at, left < PS_FLAT_BLOCK ? left : PS_FLAT_BLOCK),
+                 be32_get(sum));
+    }
+    CHECK(blocks > 1 && sum == tail);
     CHECK_EQ(BASE, (int64_t)be64_get(tail));
     CHECK_EQ(PS_MAGIC_BLANK, be32_get(tail + 32));
     CHECK_EQ(f.crc, ps_flat_crc(0, bytes, f.size));
@@ -234,7 +245,7 @@ int main(void) {
     char *folder = check_folder();
     snprintf(root, sizeof root, "%s", folder);
     free(folder);
-    small_store_make(root, 32 << 10, 400, "topic-a", MESSAGES, 300);
+    small_store_make(root, 32 << 10, 400, "topic-a", MESSAGES, 400);
     test_a_segment_is_its_queue();
     test_damage_is_counted();
     test_a_mapped_segment();

@@ -8,6 +8,7 @@
 
 #include "scan/arrow.h"
 #include "base/bytes.h"
+#include "base/crc.h"
 #include "files/mapfile.h"
 #include "format/utf8.h"
 #include "check.h"
@@ -754,17 +755,28 @@ static void test_ranges(ps_store *s) {
 typedef struct given {
     const uint8_t *records;
     int64_t size, first; /* first: bytes of the first piece */
-    int64_t at;
+    int64_t at, flip; /* flip: a byte that comes wrong */
     uint8_t *held;
     int32_t fails, releases;
     ps_mapfile *file; /* that each piece is said to lie in */
+    int64_t block;    /* bytes that have a sum */
+    uint8_t *sums;
 } given;
 
-static int64_t more_of(void *arg, const uint8_t **out, ps_mapfile **file, char *why,
-                       int64_t room) {
+/* The sums of each block of `len` bytes. */
+static uint8_t *sums_of(const uint8_t *p, int64_t len, int64_t block) {
+    uint8_t *sums = malloc((size_t)(len / block + 1) * 4);
+    for (int64_t at = 0; at < len; at += block)
+        be32_put(sums + at / block * 4,
+                 ps_crc32(0, p + at, (size_t)(len - at < block ? len - at : block)));
+    return sums;
+}
+
+static int64_t more_of(void *arg, ps_given *out, char *why, int64_t room) {
     given *g = arg;
     free(g->held);
-    g->held = NULL;
+    free(g->sums);
+    g->held = g->sums = NULL;
     int64_t len = (g->at < g->first ? g->first : g->size) - g->at;
     if (out == NULL) {
         g->at = 0;
@@ -776,9 +788,13 @@ static int64_t more_of(void *arg, const uint8_t **out, ps_mapfile **file, char *
         return -1;
     }
     if (len == 0) return 0;
-    *out = g->held = malloc((size_t)len); /* ends where the last record does */
+    out->records = g->held = malloc((size_t)len); /* ends where the last record does */
     memcpy(g->held, g->records + g->at, (size_t)len);
-    *file = g->file;
+    out->file = g->file;
+    out->name = "the piece";
+    out->block = g->block;
+    if (g->block > 0) out->sums = g->sums = sums_of(g->held, len, g->block);
+    if (g->flip >= g->at && g->flip < g->at + len) g->held[g->flip - g->at] ^= 4;
     g->at += len;
     return len;
 }
@@ -867,6 +883,38 @@ static int64_t records_before(const ps_record *const *records, int32_t count) {
     return bytes;
 }
 
+/* Records that have sums make the same rows, and where a byte comes wrong, those rows of them alone
+ * that end before its block, whatever the byte is of. */
+static void test_given_sums(ps_scan *scan, given *source, const ps_record **wanted, int32_t count) {
+    char why[800];
+    const int64_t blocks[] = {1, 61, 1000, 1 << 17};
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
+        source->block = blocks[i];
+        check_stream(NULL, scan, wanted, count);
+    }
+    for (int round = 0; round < 40; round++) {
+        struct ArrowArrayStream stream;
+        struct ArrowArray batch;
+        int64_t rows = 0, len;
+        source->block = 1 + check_below(3000);
+        source->flip = check_below(source->size);
+        CHECK_EQ(-1, count_rows(NULL, scan, NULL, why));
+        CHECK(strstr(why, "another CRC than their segment says: the piece") != NULL);
+        if (!stream_open(NULL, scan, &stream, NULL)) return;
+        while (stream.get_next(&stream, &batch) == 0 && batch.release != NULL) {
+            for (int64_t k = 0; k < batch.length && rows < count; k++, rows++) {
+                const char *body = value(batch.children[PS_COL_BODY], k, &len);
+                CHECK(len == wanted[rows]->body_len && memcmp(body, wanted[rows]->body, len) == 0);
+            }
+            batch.release(&batch);
+        }
+        CHECK(rows < count && records_before(wanted, (int32_t)rows) <= source->flip);
+        stream.release(&stream);
+    }
+    source->block = 0;
+    source->flip = -1;
+}
+
 /* Records that are given, without a store, make the rows that the log makes of them. */
 static void test_given(ps_store *s) {
     seen *all = calloc(1, sizeof *all);
@@ -881,7 +929,8 @@ static void test_given(ps_store *s) {
         at += wanted[i]->size;
     }
     ps_scan scan = spec_all(NULL, 0), both = scan;
-    given source = {records, size, records_before(wanted, all->count / 2), 0, NULL, 0, 0, NULL};
+    given source = {.records = records, .size = size, .flip = -1,
+                    .first = records_before(wanted, all->count / 2)};
     scan.more = more_of;
     scan.more_arg = &source;
     check_stream(NULL, &scan, wanted, all->count);
@@ -903,6 +952,7 @@ static void test_given(ps_store *s) {
     CHECK(strstr(why, "truncated while it was read: the segment") != NULL);
     ps_mapfile_unref(source.file);
     source.file = NULL;
+    test_given_sums(&scan, &source, wanted, all->count);
     /* A damaged body is counted and stepped over, a record that is cut off ends the rows. */
     records[wanted[3]->body - wanted[3]->start + records_before(wanted, 3)] ^= 1;
     scan.check_crc = 1;

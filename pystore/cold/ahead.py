@@ -22,10 +22,13 @@ _ITEMS_A_THREAD = 4
 def in_order(
     work: Callable[[_T], _R], items: Iterable[_T], threads: int, *,
     size: Callable[[_T], int] = lambda _: 0, room: int = ROOM,
+    at_hand: Callable[[_T], _R | None] = lambda _: None,
 ) -> Iterator[tuple[_T, _R]]:  # fmt: skip
     """Yields each item with what `work` returned for it. size: bytes that it takes until it is
-    yielded; what does not fit into `room` waits. Raises: what `work` raises."""
-    waiting: deque[tuple[_T, int, Future[_R]]] = deque()
+    yielded; what does not fit into `room` waits. at_hand: what is asked for an item first, and
+    returns what it finds without waiting: then no thread is woken for it. Raises: what `work` and
+    `at_hand` raise."""
+    waiting: deque[tuple[_T, int, Future[_R] | _R]] = deque()
     held, most = 0, threads * _ITEMS_A_THREAD
     pool = ThreadPoolExecutor(threads, "pystore-ahead")
     try:
@@ -34,7 +37,8 @@ def in_order(
             while waiting and (len(waiting) > most or held + takes > room):
                 held -= waiting[0][1]
                 yield _first(waiting)
-            waiting.append((item, takes, pool.submit(work, item)))
+            found = at_hand(item)
+            waiting.append((item, takes, pool.submit(work, item) if found is None else found))
             held += takes
         while waiting:
             yield _first(waiting)
@@ -42,7 +46,7 @@ def in_order(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _first(waiting: deque[tuple[_T, int, Future[_R]]]) -> tuple[_T, _R]:
+def _first(waiting: deque[tuple[_T, int, Future[_R] | _R]]) -> tuple[_T, _R]:
     """Takes the first item out. What it was made into is referenced by the caller alone."""
     item, _, done = waiting.popleft()
-    return item, done.result()
+    return item, done.result() if isinstance(done, Future) else done

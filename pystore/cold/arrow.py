@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import Protocol
 
+from pystore.cold.segment import BLOCK
 from pystore.files.mapped import MappedFile
-from pystore.format.records import Buffer
+from pystore.store._arrow import GivenRecords
 
 __all__ = ["OF_A_LOG", "PieceRecords"]
 
@@ -24,6 +25,12 @@ class _Records(Protocol):
     @property
     def file(self) -> MappedFile | None: ...
 
+    @property
+    def sums(self) -> memoryview: ...
+
+    @property
+    def name(self) -> str: ...
+
 
 class PieceRecords:
     """The records of pieces of a tier, each time from the first one on. topics: only theirs; none:
@@ -32,8 +39,8 @@ class PieceRecords:
     def __init__(self, pieces: Callable[[], Iterator[_Records]], topics: Collection[str]) -> None:
         self._pieces, self._topics = pieces, topics
 
-    def __iter__(self) -> Iterator[tuple[Buffer, MappedFile | None]]:
+    def __iter__(self) -> Iterator[GivenRecords]:
         for piece in self._pieces():
             if not self._topics or piece.topic in self._topics:
-                yield piece.records, piece.file
+                yield GivenRecords(piece.records, piece.file, piece.sums, BLOCK, piece.name)
             del piece  # its memory is for the next one

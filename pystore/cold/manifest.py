@@ -37,8 +37,8 @@ __all__ = [
 ]  # fmt: skip
 
 #: The first format is this one without a sum at the end. Of the second the segments have no sums of
-#: keys; a manifest of this one may have such segments, too.
-UNSUMMED, FORMAT = 1, 3
+#: keys, of the third none of records; a manifest of this one may have such segments, too.
+UNSUMMED, FORMAT = 1, 4
 #: What comes before the sum of a manifest.
 _SUM = b',"crc":'
 #: No object is larger; what claims to be is refused before memory is taken for it.
@@ -86,21 +86,41 @@ class Row(NamedTuple):
     @property
     def has_key_sums(self) -> bool:
         """Whether there are sums of its keys (csrc/flat/flat.h): it is as much larger."""
-        return self.size > self.records + self._units + self.keys * int(lib.PS_FLAT_KEY)
+        return self.size >= self._plain + self._key_sums
+
+    @property
+    def has_record_sums(self) -> bool:
+        """Whether there are sums of its records."""
+        return self.size == self._plain + self._key_sums + self._record_sums
+
+    @property
+    def sums_at(self) -> int:
+        """Where the sums of its records begin; where its tail does, if there are none."""
+        end = self.size - int(lib.PS_FLAT_TAIL)
+        return end - self._record_sums if self.has_record_sums else end
 
     @property
     def is_possible(self) -> bool:
         """Whether its sizes add up."""
         # A record has 91 bytes at least; a key has one, and stands between others.
         fits = self.count * lib.PS_RECORD_FIXED <= self.records and 2 * self.keys <= self.records
-        sums = -(-self.keys // lib.PS_FLAT_KEYS) * lib.PS_FLAT_SUM if self.has_key_sums else 0
-        size = self.records + self._units + self.keys * lib.PS_FLAT_KEY + sums
-        return self.count > 0 and bool(fits) and self.size == size
+        sums = self.size - self._plain
+        every = 0, self._key_sums, self._key_sums + self._record_sums
+        return self.count > 0 and bool(fits) and sums in every
 
     @property
-    def _units(self) -> int:
-        """Bytes of units and of the tail."""
-        return self.count * UNIT.size + int(lib.PS_FLAT_TAIL)
+    def _plain(self) -> int:
+        """Bytes of one without sums."""
+        behind = self.count * UNIT.size + self.keys * int(lib.PS_FLAT_KEY)
+        return self.records + behind + int(lib.PS_FLAT_TAIL)
+
+    @property
+    def _key_sums(self) -> int:
+        return -(-self.keys // int(lib.PS_FLAT_KEYS)) * int(lib.PS_FLAT_SUM)
+
+    @property
+    def _record_sums(self) -> int:
+        return -(-self.records // int(lib.PS_FLAT_BLOCK)) * int(lib.PS_FLAT_SUM)
 
 
 class ManifestPage(NamedTuple):

@@ -6,6 +6,7 @@ the log of a queue, as upstream gives it to clients.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pystore.cold.ahead import in_order
 from pystore.cold.arrow import OF_A_LOG, PieceRecords
 from pystore.cold.blocks import RUN_BYTES, BlockCache
-from pystore.cold.failures import TierDamaged
+from pystore.cold.failures import TierDamaged, TierUnreachable
 from pystore.cold.manifest import SEGMENT_MAX, Row, crc_of
 from pystore.cold.objects import address_of
 from pystore.cold.reading_on import ReadingOn
@@ -37,6 +38,7 @@ from pystore.cold.tier import Extent, Place, QueueSpan, Recent, Tier, TierView, 
 from pystore.cold.units import fetch_units
 from pystore.errors import NotFound, ReadOnly, StoreClosed
 from pystore.files.mapped import MappedFile
+from pystore.format.records import Buffer
 from pystore.format.units import UNIT, units_of
 from pystore.metadata import Metadata
 from pystore.native import ffi, utf8
@@ -80,7 +82,8 @@ _FOLLOW_S = 1.0
 class QueuePiece(NamedTuple):
     """Records of a queue that follow each other, offsets [first, end), and their units. base: what
     units call the first byte. file: that the records lie in, its bytes called alike; None: they are
-    in memory."""
+    in memory. sums: of each BLOCK of them, for who reads them, who looks at these before it
+    believes one; empty: they are right. name: of what they lie in."""
 
     topic: str
     queue: int
@@ -90,6 +93,8 @@ class QueuePiece(NamedTuple):
     records: memoryview
     units: memoryview
     file: MappedFile | None
+    sums: memoryview = memoryview(b"")
+    name: str = ""
 
     def cut(self, first: int, end: int) -> QueuePiece:
         """Returns the part of it within offsets [first, end), which is not empty."""
@@ -460,20 +465,31 @@ class ColdReader(Reader):
 
     def pieces(
         self, topic: str | None = None, queue: int | None = None, *, start: int = 0,
-        end: int = _FAR, time_min: int = 0, time_max: int = _FAR,
+        end: int = _FAR, time_min: int = 0, time_max: int = _FAR, sum_later: bool = False,
     ) -> Iterator[QueuePiece]:  # fmt: skip
         """Yields the records of queues in pieces, whole segments fetched ahead, each checked by its
         CRC. start, end: queue offsets. time_min, time_max: store times in ms, inclusive; segments
-        without one are not fetched.
+        without one are not fetched. sum_later: of segments that are in memory the caller looks at
+        the sums of records, so that it brings these from memory once (`QueuePiece.sums`).
 
         Raises: TierDamaged, TierUnreachable."""
         wanted = self._parts(self._extents(topic, queue, start, end, time_min, time_max))
-        for (span, _), piece in in_order(
-            lambda each: self._piece(*each), wanted, _AT_ONCE, size=_weight, room=_AHEAD
-        ):
-            low, high = max(start, span.start), min(end, span.end)
-            whole = low <= piece.first and piece.end <= high
-            yield piece if whole else piece.cut(low, high)
+
+        def within(span: QueueSpan) -> tuple[int, int]:
+            return max(start, span.start), min(end, span.end)
+
+        def is_whole(span: QueueSpan, extent: Extent) -> bool:
+            low, high = within(span)
+            return low <= extent.first and extent.end <= high
+
+        def at_hand(each: tuple[QueueSpan, Extent]) -> QueuePiece | None:
+            return self._piece_at_hand(*each) if sum_later and is_whole(*each) else None
+
+        for each, piece in in_order(
+            lambda each: self._piece(*each), wanted, _AT_ONCE, size=_weight, room=_AHEAD,
+            at_hand=at_hand,
+        ):  # fmt: skip
+            yield piece if is_whole(*each) else piece.cut(*within(each[0]))
             del piece  # its memory is for those that come
 
     def _spans_of(self, topic: str | None, queue: int | None) -> list[QueueSpan]:
@@ -515,16 +531,26 @@ class ColdReader(Reader):
         end = extent.at + extent.count * UNIT.size
         return bytes(self.tier.objects.get(extent.key, extent.at, end))
 
+    def _piece_at_hand(self, span: QueueSpan, extent: Extent) -> QueuePiece | None:
+        """Returns a segment that is in memory and has sums of records, of which all but these
+        records was looked at. None: it is to be fetched, or is not as it should be."""
+        row = extent.row
+        if row is None or not row.has_record_sums:
+            return None
+        with contextlib.suppress(TierDamaged, TierUnreachable):
+            file = self.tier.objects.mapped(extent.key, row.size, row.base)
+            if file is not None and file.at_hand:
+                where = f"{self.tier.objects.address}/{extent.key}"
+                return _piece_of(span, row, file.view, file, where, records=False)
+        return None
+
     def _piece(self, span: QueueSpan, extent: Extent) -> QueuePiece:
-        topic, queue = span.topic, span.queue
-        if extent.row is not None:
-            row = extent.row
+        row, (topic, queue) = extent.row, span[:2]
+        if row is not None:
             file = self.tier.objects.mapped(extent.key, row.size, row.base)
             data = file.view if file is not None else self.tier.objects.get(extent.key, 0, row.size)
-            check_segment(data, row, f"{self.tier.objects.address}/{extent.key}")
-            units = units_of_row(data, row)
-            return QueuePiece(topic, queue, row.first, row.end, row.base,
-                              memoryview(data)[: row.records], units, file)  # fmt: skip
+            where = f"{self.tier.objects.address}/{extent.key}"
+            return _piece_of(span, row, data, file, where, records=True)
         raw = self._units_of(extent)
         reach = choose_units(raw)
         records = self._log_bytes(extent.log, reach.low, reach.high, False)
@@ -594,7 +620,7 @@ class ColdReader(Reader):
         low, high = store_time
         pieces = partial(
             self.pieces, topic, queue, start=start, end=end, time_min=low or 0,
-            time_max=_FAR if high is None else high,
+            time_max=_FAR if high is None else high, sum_later=True,
         )  # fmt: skip
         topics = set(options.get("topics", ()))
         more = {name: value for name, value in options.items() if name not in OF_A_LOG}
@@ -689,6 +715,18 @@ class ColdReader(Reader):
             time.sleep(_FOLLOW_S)
             self.refresh()
         return batch
+
+
+def _piece_of(
+    span: QueueSpan, row: Row, data: Buffer, file: MappedFile | None, where: str, *, records: bool
+) -> QueuePiece:
+    """Returns a segment as a piece. records: whether its records are looked at, too; else by who
+    reads them. Raises: TierDamaged."""
+    sums = check_segment(data, row, where, records=records)
+    return QueuePiece(
+        span.topic, span.queue, row.first, row.end, row.base, memoryview(data)[: row.records],
+        units_of_row(data, row), file, sums[:0] if records else sums, where,
+    )  # fmt: skip
 
 
 def _part(extent: Extent, first: int, end: int) -> Extent:

@@ -16,7 +16,7 @@ from pystore.format.units import UNIT
 from pystore.native import ffi, lib, raise_error
 from pystore.store._messages import Batch
 
-__all__ = ["SUMS", "check_segment", "choose_units", "excerpt", "key_bytes", "key_slice",
+__all__ = ["BLOCK", "SUMS", "check_segment", "choose_units", "excerpt", "key_bytes", "key_slice",
            "keys_of", "make_segment", "sums_of", "units_of_row"]  # fmt: skip
 
 _TAIL = struct.Struct(">qqiiIiIq")
@@ -29,6 +29,8 @@ assert _KEY.size == lib.PS_FLAT_KEY
 _SUM_KEYS = int(lib.PS_FLAT_KEYS)
 _SUM_BYTES = _SUM_KEYS * _KEY.size + int(lib.PS_FLAT_SUM)
 _WHICH_KEYS = struct.Struct(">qI")
+#: Bytes of records that have a sum, at most.
+BLOCK = int(lib.PS_FLAT_BLOCK)
 #: A slice of a key table reaches so many standard deviations around where a hash is expected.
 _SIGMAS = 6
 #: Which sums of records are looked at.
@@ -56,25 +58,42 @@ def make_segment(
     ), data  # fmt: skip
 
 
-def check_segment(data: Buffer, row: Row, where: str) -> None:
-    """Checks a whole segment by its row. Raises: TierDamaged."""
-    if len(data) != row.size or crc_of(data) != row.crc:
+def check_segment(data: Buffer, row: Row, where: str, *, records: bool = True) -> memoryview:
+    """Checks a whole segment by its row, and returns its sums of records. records: whether they are
+    looked at themselves; else it is these sums that are right, and that are to be looked at where
+    records are read. Raises: TierDamaged."""
+    view = memoryview(data)
+    sums = view[row.sums_at : row.size - _TAIL.size]
+    whole = len(view) == row.size
+    by_sums = whole and not records and len(sums) > 0
+    if not whole or (_crc_by_sums(view, sums, row) if by_sums else crc_of(view)) != row.crc:
         raise TierDamaged("a segment has another CRC than its manifest says", where)
     tail = _TAIL.unpack_from(data, row.size - _TAIL.size)
     if tail[:4] != (row.base, row.first, row.count, row.keys) or tail[6] != lib.PS_MAGIC_BLANK:
         raise TierDamaged("a segment's end says something else than its manifest", where)
+    return sums
 
 
-def sums_of(pieces: Iterable[Buffer]) -> tuple[int, ...] | None:
+def _crc_by_sums(data: memoryview, sums: memoryview, row: Row) -> int:
+    """Returns the CRC of a segment whose records have these sums."""
+    crc = lib.ps_flat_joined(ffi.from_buffer("uint8_t[]", sums), row.records)
+    behind = data[row.records :]
+    return int(lib.ps_flat_join(crc, crc_of(behind), len(behind)))
+
+
+def sums_of(pieces: Iterable[Buffer], size: int) -> tuple[int, ...] | None:
     """Returns the CRC of each piece of what comes after the records of a segment, one after the
-    other; None: together they do not have the sum that they end with."""
-    sums, crc, held = [], 0, b""
+    other, `size` bytes in all; None: together they do not have the sum that they end with."""
+    sums, crc, tail = [], 0, b""
+    left = size - _TAIL.size + _SUMMED  # that the sum is of
     for piece in pieces:
-        sums.append(crc_of(piece))
-        whole = memoryview(held + piece)  # its end may be that of the segment
-        at = max(0, len(whole) - _TAIL.size)
-        crc, held = crc_of(whole[:at], crc), bytes(whole[at:])
-    if len(held) < _TAIL.size or crc_of(held[:_SUMMED], crc) != _TAIL.unpack(held)[4]:
+        view = memoryview(piece)
+        mine = crc_of(view[:left])
+        crc = int(lib.ps_flat_join(crc, mine, min(len(view), left)))
+        sums.append(mine if len(view) <= left else crc_of(view[left:], mine))
+        left -= min(len(view), left)
+        tail = (tail + bytes(view[-_TAIL.size :]))[-_TAIL.size :]
+    if len(tail) < _TAIL.size or crc != _TAIL.unpack(tail)[4]:
         return None
     return tuple(sums)
 
@@ -143,14 +162,14 @@ def key_bytes(row: Row, low: int, high: int) -> tuple[int, int]:
         return row.records, row.size
     start = row.records + row.count * UNIT.size
     end = start + -(-high // _SUM_KEYS) * _SUM_BYTES
-    return start + low // _SUM_KEYS * _SUM_BYTES, min(end, row.size - _TAIL.size)
+    return start + low // _SUM_KEYS * _SUM_BYTES, min(end, row.sums_at)
 
 
 def keys_of(data: Buffer, row: Row, low: int) -> bytes | None:
     """Returns the entries of a segment's keys in `key_bytes`, whose first key is `low` or before;
     None: they are wrong."""
     if not row.has_key_sums:
-        right = sums_of([data]) is not None
+        right = sums_of([data], len(data)) is not None
         return bytes(data[row.count * UNIT.size : -_TAIL.size]) if right else None
     first, found = low - low % _SUM_KEYS, []
     for at in range(0, len(data), _SUM_BYTES):

@@ -78,7 +78,7 @@ def _summed(
     known = extent.key, row.crc
     sums = blocks.sums.get(known)
     if sums is None:
-        sums = sums_of(_tail(blocks, extent, row))
+        sums = sums_of(_tail(blocks, extent, row), row.size - row.records)
         if sums is None:
             return blocks.get(extent.key, at, end, extent.whole, on=on), False
         blocks.sums.put(known, sums, len(sums))

@@ -28,6 +28,11 @@ class MappedFile:
         self.handle: Any = ffi.gc(raw, lib.ps_mapfile_unref)
         self.view: memoryview = view_of(self.handle, segment)
 
+    @property
+    def at_hand(self) -> bool:
+        """Whether all of it is in memory, most likely, so that reading waits for no disk."""
+        return bool(lib.ps_mapfile_at_hand(self.handle))
+
     def read_whole(self) -> None:
         """Says that all of it will be read: the system then keeps it in large pages."""
         lib.ps_mapfile_read_whole(self.handle)

@@ -10,7 +10,7 @@ import _thread
 import ctypes
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pystore.errors import BadArgument, NotFound
 from pystore.files.mapped import MappedFile
@@ -21,12 +21,22 @@ from pystore.format.records import Buffer
 from pystore.native import ffi, lib, raise_error, utf8
 from pystore.store._results import Info
 
-__all__ = ["COLUMNS", "ArrowStream", "ScanStats", "survive_truncation"]
+__all__ = ["COLUMNS", "ArrowStream", "GivenRecords", "ScanStats", "survive_truncation"]
 
 _FAR = (1 << 63) - 1
 
-#: Records that follow each other, and the file that they lie in.
-Piece = Buffer | tuple[Buffer, MappedFile | None]
+
+class GivenRecords(NamedTuple):
+    """Records that follow each other. file: that they lie in, if any. sums: the CRC-32 of each
+    `block` bytes of them, and of the rest, by which they are looked at before a row of theirs is
+    given; empty: they are believed. name: theirs, for errors."""
+
+    records: Buffer
+    file: MappedFile | None = None
+    sums: Buffer = b""
+    block: int = 0
+    name: str = ""
+
 
 #: Every column: its name, its number in C, whether it can be null. Types: csrc/pystore.h, PS_COL_*.
 COLUMNS: dict[str, tuple[int, bool]] = {
@@ -110,22 +120,19 @@ def _inflate(arg: Any, kind: int, data: Any, size: int, out: Any, room: int) -> 
 class _Feed:
     """Records for a stream, piece by piece. It lives as long as the stream does in C."""
 
-    def __init__(self, pieces: Iterable[Piece]) -> None:
+    def __init__(self, pieces: Iterable[Buffer | GivenRecords]) -> None:
         self._pieces = iter(pieces)
         self._held: Any = None
         self.handle = ffi.new_handle(self)
 
-    def next(self, out: Any, file: Any, why: Any, room: int) -> int:
+    def next(self, out: Any, why: Any, room: int) -> int:
         """Takes the next piece, as ``ps_more_records`` asks for it."""
         self._held = None  # its memory is for the next piece
         try:
             for piece in self._pieces:
-                records, mapped = piece if isinstance(piece, tuple) else (piece, None)
-                if len(records):
-                    self._held = out[0] = ffi.from_buffer("uint8_t[]", records)
-                    if mapped is not None:
-                        file[0] = mapped.handle
-                    return len(records)
+                given = piece if isinstance(piece, GivenRecords) else GivenRecords(piece)
+                if len(given.records):
+                    return self._give(given, out)
         except BaseException as failed:  # noqa: BLE001 C hears of it, and its reader from C
             if isinstance(failed, KeyboardInterrupt):
                 _thread.interrupt_main()
@@ -134,21 +141,34 @@ class _Feed:
             return -1
         return 0
 
+    def _give(self, given: GivenRecords, out: Any) -> int:
+        """Says where records lie; returns how many bytes they have."""
+        records = ffi.from_buffer("uint8_t[]", given.records)
+        sums = ffi.from_buffer("uint8_t[]", given.sums)
+        name = ffi.new("char[]", given.name.encode())
+        self._held = records, sums, name, given.file
+        out.records, out.name = records, name
+        if len(sums):
+            out.sums, out.block = sums, given.block
+        if given.file is not None:
+            out.file = given.file.handle
+        return len(records)
+
 
 #: Those of streams that are not released.
 _FEEDS: set[_Feed] = set()
 
 
 @ffi.callback(  # type: ignore[untyped-decorator,unused-ignore]
-    "int64_t(void *, const uint8_t **, ps_mapfile **, char *, int64_t)", error=-1
+    "int64_t(void *, ps_given *, char *, int64_t)", error=-1
 )
-def _more(arg: Any, out: Any, file: Any, why: Any, room: int) -> int:
+def _more(arg: Any, out: Any, why: Any, room: int) -> int:
     """Gives a stream its next records."""
     feed: _Feed = ffi.from_handle(arg)
     if out == ffi.NULL:
         _FEEDS.discard(feed)
         return 0
-    return feed.next(out, file, why, room)
+    return feed.next(out, why, room)
 
 
 def survive_truncation() -> None:
@@ -260,9 +280,8 @@ class ArrowStream:
     decompress: inflate compressed bodies. check_crc: verify each body. skip_damaged: step over what
     cannot be read and count it, instead of failing. committed_only: leave out prepared and rolled
     back messages. batch_rows, batch_bytes: the size of a batch. records: whole records one after
-    the other, such as a pull brings, or pieces of such records, of any queues, each with the file
-    that it lies in, if any; they are read in the place of a store, which is None then. A piece is
-    let go of when the next one is taken.
+    the other, such as a pull brings, or pieces of such records, of any queues; they are read in the
+    place of a store, which is None then. A piece is let go of when the next one is taken.
 
     Each ``__arrow_c_stream__`` call starts from the beginning. Reading lets go of the GIL.
 
@@ -276,7 +295,7 @@ class ArrowStream:
         topic: str | None,
         queue: int | None,
         *,
-        records: bytes | Iterable[Piece] | None = None,
+        records: bytes | Iterable[Buffer | GivenRecords] | None = None,
         start: int = 0,
         end: int = _FAR,
         columns: Sequence[str] = _DEFAULT,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import pystore
@@ -72,7 +73,7 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "end": (lambda m: m.update(end=HUGE), "its segments end at offset"),
     "low": (lambda m: m.update(low=HUGE), "it begins at offset"),
     "next": (lambda m: m.update(next_base=0), "would begin within the last"),
-    "format": (lambda m: m.update(format=4), "it has format 4"),
+    "format": (lambda m: m.update(format=5), "it has format 5"),
     "topic": (lambda m: m.update(topic="../x"), "of another queue"),
     "list": (lambda m: [m], "a manifest is wrong"),
     "pages": (lambda m: m.update(pages=[[1] * 9] * 20_000), "it has 20000 pages"),
@@ -109,8 +110,8 @@ def test_a_wrong_byte_anywhere_in_a_manifest_is_found(tier: Tier):
 def test_manifests_of_the_formats_before_are_read(tier: Tier):
     made = json.loads(manifest_file(tier).read_bytes())
     del made["crc"]
-    first, second = (json.dumps(made | {"format": number}).encode() for number in (1, 2))
-    for data in first, with_sum(second):
+    first, *later = (json.dumps(made | {"format": number}).encode() for number in (1, 2, 3))
+    for data in first, *map(with_sum, later):
         assert parse_manifest(data, "orders", 0, 1, "there").end > 0
 
 
@@ -177,7 +178,7 @@ def test_a_flipped_bit_costs_one_message_and_is_found(tier: Tier):
     with ColdReader(tier.objects.address) as reader:
         batch = reader.read("orders", 0, 0)
         assert (batch.damaged, batch.first_damaged, batch.offsets()[0]) == (1, 0, 1)
-        with pytest.raises(TierDamaged, match="another CRC than its manifest says"):
+        with pytest.raises(TierDamaged, match=r"another CRC than its manifest says"):
             list(reader.messages())
     assert [name in text for text in verify(tier).wrong] == [True]
 
@@ -291,7 +292,7 @@ def test_a_table_of_keys_that_lies_is_named(tmp_path: Path):
         row = tier.manifest("orders", 0).rows[0]
         entries = ((crc_of(b"none"), number % row.count) for number in range(row.keys))
         start = row.records + row.count * UNIT.size
-        data[start : -lib.PS_FLAT_TAIL] = key_table(row.base, entries)
+        data[start : row.sums_at] = key_table(row.base, entries)
 
     with pystore.open(tmp_path / "many") as store:
         for number in range(200):
@@ -386,29 +387,67 @@ def test_a_wrong_byte_of_the_keys_hides_no_message(tier: Tier):
             damaged(tier, lambda data, at=at: data.__setitem__(at, data[at] ^ 1))
 
 
-def test_a_query_in_a_segment_without_sums_of_keys_is_checked_by_all_of_it(tier: Tier):
-    """Segments were written without them once."""
+def make_older(tier: Tier, *, key_sums: bool) -> None:
+    """Makes a segment one without sums of records, as they were written once."""
 
-    def unsummed(data: bytearray) -> None:
+    def change(data: bytearray) -> None:
         row = tier.manifest("orders", 0).rows[0]
         start = row.records + row.count * UNIT.size
         block = lib.PS_FLAT_KEYS * lib.PS_FLAT_KEY
-        table = data[start : -lib.PS_FLAT_TAIL]
+        table = data[start : row.sums_at]
         keys = b"".join(
             table[at : at + block][: row.keys * lib.PS_FLAT_KEY]
             for at in range(0, len(table), block + lib.PS_FLAT_SUM)
         )[: row.keys * lib.PS_FLAT_KEY]
         tail = data[-lib.PS_FLAT_TAIL :]
-        data[start:] = keys + tail
+        data[start:] = (table if key_sums else keys) + tail
         end = len(data) - lib.PS_FLAT_TAIL
         struct.pack_into(">I", data, end + 24, crc_of(data[row.records : end + 24]))
         struct.pack_into(">I", data, end + 28, len(data) - row.records)
         edit(tier, set_row(0, "size", len(data)))
         edit(tier, set_row(0, "crc", crc_of(data)))
 
+    damaged(tier, change)
+
+
+def arrow_bodies(address: str) -> list[bytes]:
+    with ColdReader(address) as reader:
+        found = pa.RecordBatchReader.from_stream(reader.arrow("orders", 0, columns=["body"]))
+        return [body for batch in found for body in batch.column("body").to_pylist()]
+
+
+@pytest.mark.parametrize("key_sums", [True, False])
+def test_a_segment_without_sums_of_records_is_checked_whole(
+    tier: Tier, key_sums: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("pystore.cold.objects._MAPPED", 1)
+    before = arrow_bodies(tier.objects.address)
+    make_older(tier, key_sums=key_sums)
+    row = open_own(tier).manifest("orders", 0).rows[0]
+    assert row.sums_at == row.size - lib.PS_FLAT_TAIL
+    assert row.has_key_sums == key_sums
+    assert verify(open_own(tier)).wrong == []
+    assert arrow_bodies(tier.objects.address) == before
+    damaged(tier, lambda data: data.__setitem__(50, data[50] ^ 1))
+    with pytest.raises(OSError, match=r"another CRC than its manifest says.*COMMIT_LOG"):
+        arrow_bodies(tier.objects.address)
+
+
+@pytest.mark.parametrize("part", ["record", "unit", "sum", "tail"])
+def test_arrow_gives_no_row_of_wrong_bytes(tier: Tier, part: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("pystore.cold.objects._MAPPED", 1)
+    row = tier.manifest("orders", 0).rows[0]
+    at = {"record": 50, "unit": row.records + 3, "sum": row.sums_at, "tail": row.size - 1}[part]
+    damaged(tier, lambda data: data.__setitem__(at, data[at] ^ 1))
+    with pytest.raises(OSError, match=r"another CRC than .* says.*COMMIT_LOG"):
+        arrow_bodies(tier.objects.address)
+
+
+def test_a_query_in_a_segment_without_sums_of_keys_is_checked_by_all_of_it(tier: Tier):
+    """Segments were written without them once."""
     with ColdReader(tier.objects.address) as reader:
         key = reader.read("orders", 0, 0)[0].keys[0]
-    damaged(tier, unsummed)
+    make_older(tier, key_sums=False)
     assert verify(open_own(tier)).wrong == []
     row = open_own(tier).manifest("orders", 0).rows[0]
     assert not row.has_key_sums

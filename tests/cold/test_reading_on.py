@@ -179,9 +179,9 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     noted: list[str] = []
     check = cold_reader.check_segment
 
-    def note(data: Any, row: Any, where: str) -> None:
+    def note(data: Any, row: Any, where: str, **how: Any) -> memoryview:
         noted.append(where)
-        check(data, row, where)
+        return check(data, row, where, **how)
 
     monkeypatch.setattr(cold_reader, "check_segment", note)
     return noted
