@@ -141,6 +141,8 @@ class HaSlave:
         self.lacks: Callable[[Mapping[str, int]], Awaitable[str]] | None = None
         self.begin_again: Callable[[], None] | None = None
         self._task: asyncio.Task[None] | None = None
+        #: Tasks that were cancelled, and still end what they were at.
+        self._ending: set[asyncio.Task[None]] = set()
         self._handle = ffi.NULL
         self._pause_s = _RETRY_S
         #: The reason that was logged last.
@@ -175,21 +177,31 @@ class HaSlave:
         """Ends the connection; the master may be another one now."""
         self.has_followed = False
         if self._task is not None:
-            before = self._task
-            before.cancel()
+            self._end(self._task)
+            self._task = asyncio.get_running_loop().create_task(self._run_after())
 
-            async def restart() -> None:
-                await asyncio.wait({before})
-                await self._run()
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        task.cancel()
 
-            self._task = asyncio.get_running_loop().create_task(restart())
+    async def _run_after(self) -> None:
+        await self._all_ended()
+        await self._run()
+
+    async def _all_ended(self) -> None:
+        """Waits until nothing goes on that was ended: a write of it would meet that of the next
+        role. One that was ended while it waited for others has left them to this one."""
+        while self._ending:
+            await asyncio.wait(set(self._ending))
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        task, self._task = self._task, None
+        if task is not None:
+            self._end(task)
+            await self._all_ended()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+                await task
 
     def state(self) -> tuple[int, int, int]:
         """Returns the end of the log here, bytes received, ms since the master was heard; of the
