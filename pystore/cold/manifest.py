@@ -173,6 +173,11 @@ class Manifest(NamedTuple):
         return Seam(self.version, self.epoch, self.end, self.last_end, self.last)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing of its queue, and was nothing since that was deleted."""
+        return not self.end and not self.segments
+
+    @property
     def start(self) -> int:
         """The first queue offset that is kept."""
         first = self.pages[0].first if self.pages else self.rows[0].first if self.rows else self.end

@@ -8,13 +8,30 @@ from __future__ import annotations
 
 import hashlib
 import re
+from typing import NamedTuple
 
 from pystore.format.names import LIGHT_PREFIX, is_system_topic
 from pystore.native import lib
 
-__all__ = ["INDEX_TOPIC", "LOG", "MANIFESTS", "NUMBER_MAX", "UNITS", "base_of", "broker_folder",
-           "cluster_of", "is_kept", "is_topic", "manifest_key", "object_name", "queue_folder",
-           "queue_of", "split_manifest"]  # fmt: skip
+__all__ = [
+    "INDEX_TOPIC",
+    "LOG",
+    "MANIFESTS",
+    "NUMBER_MAX",
+    "UNITS",
+    "Floor",
+    "base_of",
+    "broker_folder",
+    "cluster_of",
+    "floor_of",
+    "is_kept",
+    "is_topic",
+    "manifest_key",
+    "object_name",
+    "queue_folder",
+    "queue_of",
+    "split_manifest",
+]  # fmt: skip
 
 LOG, UNITS = "COMMIT_LOG", "CONSUME_QUEUE"
 #: A name of the system's, as upstream gives its index the topic rmq_sys_INDEX: no topic of an
@@ -24,6 +41,7 @@ INDEX_TOPIC = "rmq_sys_INDEX"
 _NAME = re.compile(r"([0-9a-f]{8})([0-9]{20})")
 #: Of any number in a name or a manifest: the sum of two is one that the core can count with.
 NUMBER_MAX = (1 << 62) - 1
+_FLOOR = re.compile(f"{MANIFESTS}/floor-([0-9]{{20}})-([0-9]{{20}})")
 _CLUSTER = re.compile(r"[0-9a-f]{8}_(.+)")
 
 
@@ -88,6 +106,33 @@ def split_manifest(key: str) -> tuple[str, int, int] | None:
     if queue is None or not is_topic(parts[1]) or version > NUMBER_MAX:
         return None
     return parts[1], queue, version
+
+
+class Floor(NamedTuple):
+    """Where a queue begins that has no manifest: above every version, and behind every byte of a
+    log, of which a collector has deleted the last manifest. Each part is the greatest there was."""
+
+    version: int = 0
+    base: int = 0
+
+    def over(self, version: int, base: int) -> Floor:
+        return Floor(max(self.version, version), max(self.base, base))
+
+    def covers(self, version: int, base: int) -> bool:
+        return version <= self.version and base <= self.base
+
+    @property
+    def key(self) -> str:
+        """Returns the key of the empty object that says it, beside the manifests: a listing of
+        these tells it."""
+        return f"{MANIFESTS}/floor-{self.version:020d}-{self.base:020d}"
+
+
+def floor_of(key: str) -> Floor | None:
+    """Returns what an object of this key says; None: it is another one."""
+    found = _FLOOR.fullmatch(key)
+    floor = Floor(int(found[1]), int(found[2])) if found else Floor()
+    return floor if found and max(floor) <= NUMBER_MAX else None
 
 
 def is_kept(topic: str, cluster: str, broker: str) -> bool:

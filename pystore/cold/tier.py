@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import time
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -44,9 +45,11 @@ from pystore.cold.places import (
     MANIFESTS,
     NUMBER_MAX,
     UNITS,
+    Floor,
     base_of,
     broker_folder,
     cluster_of,
+    floor_of,
     is_topic,
     manifest_key,
     object_name,
@@ -77,6 +80,9 @@ _SIZE_BITS, _SIZE_MAX = 32, (1 << 32) - 1
 #: Of manifests that are kept: 80,000 quiet queues', or those of 1,300 busy ones. In memory they
 #: take three times as much.
 _KEPT_BYTES = 48 << 20
+#: Seconds after which a writer looks again before it makes a manifest: a quarter of a day, after
+#: which a collector deletes what was said of queues that are no more.
+_LOOKED_S = 21_600.0
 #: Bytes of a queue's log that a broker can serve.
 _LOG_MAX = 1 << 46
 _K = TypeVar("_K")
@@ -316,6 +322,11 @@ class Tier:
         self._listed: dict[tuple[str, int], int] = {}
         #: Queues whose newest manifest the last listing lacked.
         self._doubted: set[tuple[str, int]] = set()
+        #: Queues whose newest manifest was seen, and says that there is nothing.
+        self._emptied: set[tuple[str, int]] = set()
+        #: Where queues begin that have no manifest, and the objects that say so: how old each was
+        #: when they were listed, seconds.
+        self.floor, self.floors = Floor(), dict[Floor, float]()
         self._known: Recent[tuple[str, int], Manifest] = Recent(_KEPT_BYTES)
         self._pages: Recent[str, tuple[Row, ...]] = Recent(_KEPT_BYTES // 4)
         #: Of this process's manifests, so that a request sent twice finds its own.
@@ -326,11 +337,22 @@ class Tier:
         """Looks which manifests are the newest: one listing. One that lacks what was there before
         is old, or the object store was set back: `manifest` then asks by name, and says which."""
         newest: dict[tuple[str, int], int] = {}
+        floors: dict[Floor, float] = {}
+        self._looked_s = time.monotonic()
         for found in self.objects.find(f"{MANIFESTS}/"):
+            floor = floor_of(found.key)
+            if floor is not None:
+                floors[floor] = found.age_s
+                self.floor = self.floor.over(*floor)
             self._note(found, newest)
-        self._doubted = {
-            place for place, known in self._listed.items() if newest.get(place, 0) < known
-        }
+        self.floors = floors
+        lacked = {place for place, known in self._listed.items() if newest.get(place, 0) < known}
+        collected = {place for place in lacked & self._emptied - newest.keys()
+                     if self._listed[place] >> _SIZE_BITS <= self.floor.version}  # fmt: skip
+        self._emptied -= collected
+        for place in collected:
+            self._known.drop(place)
+        self._doubted = lacked - collected
         for place in self._doubted:
             newest[place] = self._listed[place]
             self._known.drop(place)
@@ -340,10 +362,13 @@ class Tier:
         """Asks by name for manifests that are newer than what was listed: a listing may be old.
         Raises: TierUnreachable."""
         place = topic, queue
-        version = self._listed.get(place, 0) >> _SIZE_BITS
-        while (size := self.objects.size_of(manifest_key(topic, queue, version + 1))) is not None:
-            version += 1
-            self._listed[place] = _listed(version, size)
+        known = self._listed.get(place)
+        for version in (0, self.floor.version) if known is None else (known >> _SIZE_BITS,):
+            key = manifest_key(topic, queue, version + 1)
+            while (size := self.objects.size_of(key)) is not None:
+                version += 1
+                self._listed[place] = _listed(version, size)
+                key = manifest_key(topic, queue, version + 1)
 
     @staticmethod
     def _note(found: StoredObject, newest: dict[tuple[str, int], int]) -> None:
@@ -377,7 +402,7 @@ class Tier:
                 self._listed[place] = newest[place]
         listed = self._listed.get(place)
         if listed is None:
-            return Manifest(topic, queue)
+            return Manifest(topic, queue, self.floor.version, next_base=self.floor.base)
         version, size = listed >> _SIZE_BITS, listed & _SIZE_MAX
         held = self._known.get(place)
         if held is not None and held.version == version:
@@ -396,9 +421,42 @@ class Tier:
             error = TierDamaged("a manifest that was there is gone", where)
             error.next_step = "see whether the object store was set back, or its keys were deleted"
             raise error from None
+        self._note_empty(made)
         if keep:
             self._known.put(place, made, size)
         return made
+
+    def _note_empty(self, made: Manifest) -> None:
+        place = made.topic, made.queue
+        (self._emptied.add if made.is_empty else self._emptied.discard)(place)
+
+    def forget(self, topic: str, queue: int) -> None:
+        """Takes over that the last manifest of an empty queue was deleted."""
+        self._listed.pop((topic, queue), None)
+        self._known.drop((topic, queue))
+        self._emptied.discard((topic, queue))
+
+    def set_floor(self, floor: Floor) -> None:
+        """Has queues without a manifest begin there, once everybody who writes has looked. Raises:
+        TierUnreachable."""
+        self.objects.put_new(floor.key, b"")
+        self.floor = self.floor.over(*floor)
+
+    def _look_again(self, manifest: Manifest) -> None:
+        """Looks again where that was long ago: by now a collector may have deleted what told of
+        another writer. Raises: TierTaken, TierUnreachable."""
+        if time.monotonic() - self._looked_s < _LOOKED_S:
+            return
+        self.refresh()
+        place = manifest.topic, manifest.queue
+        listed = self._listed.get(place)
+        version = self.floor.version if listed is None else listed >> _SIZE_BITS
+        if place in self._doubted or manifest.version != version + 1:
+            raise TierTaken(
+                f"{manifest.topic}/{manifest.queue} has version {version}, and this writer was to"
+                f" make {manifest.version}",
+                self.objects.address,
+            )
 
     def after_damaged(self, topic: str, queue: int, epoch: int) -> Manifest:
         """Returns the version after one that cannot be read: of an empty queue, whose segments come
@@ -449,15 +507,15 @@ class Tier:
         for _, found in self.load_each(topics):
             if isinstance(found, TierDamaged):
                 yield found
-            elif found.end or found.segments:
+            elif not found.is_empty:
                 yield span_of(found)
 
     def spans(self, topic: str | None = None) -> list[QueueSpan]:
-        return [span_of(each) for each in self.load_all(topic) if each.end or each.segments]
+        return [span_of(each) for each in self.load_all(topic) if not each.is_empty]
 
     def span(self, topic: str, queue: int) -> QueueSpan | None:
         found = self.manifest(topic, queue)
-        return span_of(found) if found.end or found.segments else None
+        return None if found.is_empty else span_of(found)
 
     def rows(
         self, manifest: Manifest, first: int, end: int, times: tuple[int, int] = ALL_TIMES
@@ -511,6 +569,7 @@ class Tier:
     def publish(self, manifest: Manifest) -> Manifest:
         """Makes a version the newest; returns it as it stands. Its segments are there already.
         Raises: TierTaken where another writer was first, TierUnreachable."""
+        self._look_again(manifest)
         topic, queue = manifest.topic, manifest.queue
         manifest, older = spilled(manifest)
         if manifest.version > NUMBER_MAX or len(manifest.pages) + bool(older) > PAGES_MAX:
@@ -529,6 +588,7 @@ class Tier:
             raise
         self._listed[topic, queue] = _listed(manifest.version, len(data))
         self._known.put((topic, queue), manifest, len(data))
+        self._note_empty(manifest)
         return manifest
 
     def _put_once(self, key: str, data: bytes, manifest: Manifest) -> None:

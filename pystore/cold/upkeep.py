@@ -12,14 +12,22 @@ from pystore.cold.failures import TierDamaged
 from pystore.cold.listing import by_queue
 from pystore.cold.manifest import Manifest, Row, page_key
 from pystore.cold.objects import StoredObject
-from pystore.cold.places import LOG, MANIFESTS, base_of, manifest_key, split_manifest
+from pystore.cold.places import (
+    LOG,
+    MANIFESTS,
+    Floor,
+    base_of,
+    floor_of,
+    manifest_key,
+    split_manifest,
+)
 from pystore.cold.reader import ColdReader
 from pystore.cold.segment import check_segment, excerpt, units_of_row
 from pystore.cold.tier import Tier, open_tier
 from pystore.native import ffi
 
-__all__ = ["SegmentWork", "TierAudit", "check_segments", "collect", "expired_below", "orphans",
-           "remove", "set_epoch", "verify", "verify_units", "wrong_with"]  # fmt: skip
+__all__ = ["SegmentWork", "TierAudit", "check_segments", "collect", "expired_below", "remove",
+           "set_epoch", "verify", "verify_units", "wrong_with"]  # fmt: skip
 
 #: What no manifest names may belong to a writer that is about to write its manifest, and what an
 #: older manifest names to a reader that has not looked for a newer one.
@@ -27,6 +35,9 @@ GRACE_S = 86_400
 #: So much of what is wrong is told.
 WRONG_MAX = 1000
 _AT_ONCE = 8
+#: A queue's log that reaches further keeps its last manifest: each queue that has none begins where
+#: the floor is, and no log may reach beyond 2^46.
+_FLOOR_MAX = 1 << 44
 _FAR = 1 << 62
 
 
@@ -114,7 +125,7 @@ def _work_of(
         row = rows.pop(found.key, None)
         if row is not None and place is not None:
             yield SegmentWork(*place, row, found.size)
-        elif found.key not in named:
+        elif found.key not in named and floor_of(found.key) is None:
             audit.orphans += 1
             audit.orphan_bytes += found.size
     for row in rows.values():
@@ -211,7 +222,7 @@ def remove(
         later = max(epoch, manifest.epoch)
         if before is None:
             taken += manifest.segments
-            if manifest.end or manifest.segments:
+            if not manifest.is_empty:
                 tier.publish(manifest.emptied(later, tier.writer))
             continue
         low = expired_below(tier, manifest, before)
@@ -254,25 +265,86 @@ def expired_below(tier: Tier, manifest: Manifest, before: int) -> int:
 # ---- what no manifest names ----
 
 
-def orphans(tier: Tier, grace_s: float = GRACE_S) -> Iterator[StoredObject]:
-    """Yields the objects that no newest manifest names and that are older than `grace_s`: left by
-    writers that were killed, taken away by `remove`, and older versions of manifests. What cannot
-    be read keeps everything of its queue. Raises: TierUnreachable."""
+def collect(tier: Tier, grace_s: float = GRACE_S) -> tuple[int, int]:
+    """Deletes what nobody needs that is older than `grace_s`; returns how many objects, and their
+    bytes: what no newest manifest names, left by writers that were killed, taken away by `remove`,
+    and older versions of manifests; at last the manifest of a queue that was deleted, once it is
+    alone. What cannot be read keeps everything of its queue. Raises: TierUnreachable.
+
+    A manifest that is deleted said at which version and byte its queue goes on. So the floor of
+    queues without one is raised first, above it, and the manifest stays until that is as old as
+    `grace_s`, too: whoever has listed neither has looked longer ago than that."""
     tier.refresh()
     began_s = time.monotonic()
+    count = size = 0
+
+    def is_old(age_s: float) -> bool:
+        # Whoever wrote it had the grace before manifests were listed.
+        return age_s >= grace_s + time.monotonic() - began_s
+
+    settled = Floor()
+    for floor, age_s in tier.floors.items():
+        settled = settled.over(*floor) if is_old(age_s) else settled
+    wanted = tier.floor
     for place, objects in by_queue(tier.objects):
+        if place is None:
+            continue
+        work = _Leftovers(tier, place, objects, is_old)
+        for found in work:
+            tier.objects.delete([found.key])
+            count, size = count + 1, size + found.size
+        last = work.last
+        if last is not None and last.next_base <= _FLOOR_MAX:
+            if settled.covers(last.version, last.next_base):
+                tier.objects.delete([manifest_key(*place, last.version)])
+                tier.forget(*place)
+                count, size = count + 1, size + work.last_size
+            else:
+                wanted = wanted.over(last.version, last.next_base)
+    if wanted != tier.floor:
+        tier.set_floor(wanted)
+    past = [floor for floor in tier.floors if floor != settled and settled.covers(*floor)]
+    if settled in tier.floors:
+        tier.objects.delete(floor.key for floor in past)
+        count += len(past)
+    return count, size
+
+
+class _Leftovers:
+    """Yields the objects of a queue that nobody needs. last, last_size: the manifest, of a queue
+    that is empty, that is all there is of it, and its bytes, once everything was yielded."""
+
+    def __init__(
+        self, tier: Tier, place: tuple[str, int], objects: Iterator[StoredObject],
+        is_old: Callable[[float], bool],
+    ) -> None:  # fmt: skip
+        self._tier, self._place = tier, place
+        self._objects, self._is_old = objects, is_old
+        self.last: Manifest | None = None
+        self.last_size = 0
+
+    def __iter__(self) -> Iterator[StoredObject]:
         keys: set[str] | None = None
-        for found in objects:
-            # Whoever wrote it had the grace before manifests were listed.
-            old = found.age_s >= grace_s + time.monotonic() - began_s
-            if place is None or not old or not _is_ours(found.key):
+        kept: list[StoredObject] = []
+        others = False
+        for found in self._objects:
+            if not self._is_old(found.age_s) or not _is_ours(found.key):
+                others = True
                 continue
             if keys is None:
-                keys = _named(tier, *place)
+                keys = _named(self._tier, *self._place)
                 if keys is None:
-                    break
-            if found.key not in keys:
+                    return
+            if found.key in keys:
+                kept = [*kept[:1], found]
+            else:
+                others = True
                 yield found
+        if len(kept) == 1 and not others:
+            manifest = self._tier.manifest(*self._place)
+            alone = kept[0].key == manifest_key(*self._place, manifest.version)
+            if alone and manifest.is_empty:
+                self.last, self.last_size = manifest, kept[0].size
 
 
 def _is_ours(key: str) -> bool:
@@ -294,13 +366,3 @@ def _named(tier: Tier, topic: str, queue: int) -> set[str] | None:
         return {tier.key_of(topic, queue, row.base) for row in rows} | _metadata_keys(manifest)
     except TierDamaged:
         return None
-
-
-def collect(tier: Tier, grace_s: float = GRACE_S) -> tuple[int, int]:
-    """Deletes orphans; returns how many, and their bytes. Raises: TierUnreachable."""
-    count = size = 0
-    for found in orphans(tier, grace_s):
-        tier.objects.delete([found.key])
-        count += 1
-        size += found.size
-    return count, size

@@ -102,10 +102,10 @@ class TierHandle:
     def note(self, manifest: Manifest) -> None:
         """Takes over a manifest that this broker has written."""
         place = manifest.topic, manifest.queue
-        if manifest.end or manifest.segments:
-            self._spans[place] = span_of(manifest)
-        else:
+        if manifest.is_empty:
             self._spans.pop(place, None)
+        else:
+            self._spans[place] = span_of(manifest)
         self._seams[place] = manifest.seam
         for told in self.on_note:
             told(*place)
@@ -163,7 +163,8 @@ class TierHandle:
     def _take_over(self, tier: Tier) -> None:
         """Fetches manifests that are new. Raises: StoreError."""
         begins = {(q.topic, q.queue): q.min_offset for q in self._store.queues()}
-        self._check_mark(bool(tier.queues()))
+        self._check_mark(bool(tier.queues() or tier.floors))
+        self._seams = {place: seam for place, seam in self._seams.items() if tier.has(*place)}
         self.damaged, gaps, epoch = {}, {}, 0
         for place, found in tier.load_each(known=self._seams):
             if isinstance(found, TierDamaged):
@@ -246,7 +247,7 @@ class TierHandle:
     def is_present(self, manifest: Manifest) -> bool:
         """Says whether a queue of the tier is the one that the store has, of a topic that was
         deleted once. Raises: StoreError."""
-        if not manifest.end and not manifest.segments:
+        if manifest.is_empty:
             return True
         found = [q for q in self._store.queues(manifest.topic) if q.queue == manifest.queue]
         return bool(found) and continues(self._store, manifest, found[0])
