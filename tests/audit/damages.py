@@ -22,11 +22,13 @@ SIZES = {
     "maxIndexNum": 1024,
 }
 QUEUE = "consumequeue/orders/0/00000000000000000000"
+#: Bytes of the body of each of 5,000 messages.
+BODY = 360
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A sound store of three segments. place: of record 100 of queue 0, in the second segment."""
+    """A sound store of three segments. place: of record 350 of queue 0, in the second segment."""
 
     root: Path
     place: int
@@ -45,10 +47,10 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
     root = tmp_path_factory.mktemp("audit") / "store"
     with pystore.open(root, **SIZES) as store:
         store.metadata.topics.put(pystore.TopicConfig("orders", 8, 8))
-        for i in range(20):
+        for i in range(10):
             keys = [f"k{i * 500 + j}" for j in range(500)]
-            store.put_many("orders", [b"x" * 100] * 500, tags="a", keys=keys)
-        found = store.read("orders", 0, 700, max_messages=1)[0].physical_offset
+            store.put_many("orders", [b"x" * BODY] * 500, tags="a", keys=keys)
+        found = store.read("orders", 0, 350, max_messages=1)[0].physical_offset
     assert SEGMENT < found < 2 * SEGMENT
     return Sample(root, found)
 
@@ -151,7 +153,7 @@ CASES: list[tuple[str, Callable[[Sample, Path], object], set[str]]] = [
     ("negative size", in_record(0, b"\xff"), {"damaged-record"}),
     ("body", in_record(90, b"Z"), {"damaged-record"}),
     ("place", in_record(35, b"\x07"), {"damaged-record"}),
-    ("topic", in_record(84 + 4 + 100 + 1, b"p"), {"record-disagrees"}),
+    ("topic", in_record(84 + 4 + BODY + 1, b"p"), {"record-disagrees"}),
     ("queue id", in_record(15, b"\x07"), {"same-offset", "record-disagrees"}),
     ("queue offset", in_record(27, b"\x07"), {"same-offset", "record-disagrees"}),
     ("negative queue offset", in_record(20, b"\xff"), {"bad-queue-offset"}),
