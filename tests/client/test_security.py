@@ -123,23 +123,31 @@ SAMPLE = (Path(__file__).parent / "typed_sample.py").read_text()
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (SAMPLE, "Success"),
-        ('from broker import Producer\nProducer("g", retrys=1)\n', "retrys"),
-        ('from broker import Message\nMessage("t", "text")\n', 'expected "bytes"'),
-        (FIXTURE, "Success"),
-        (FIXTURE.replace("maxMessageSize", "maxMesageSize"), 'Extra key "maxMesageSize"'),
-    ],
-)
-def test_a_strict_type_checker_reads_clients_and_brokers(tmp_path, text, said):
-    (tmp_path / "sample.py").write_text(text)
-    words = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "sample.py"]
+#: Modules, and what the checker says of each.
+CHECKED = {
+    "sample": (SAMPLE, ""),
+    "argument": ('from broker import Producer\nProducer("g", retrys=1)\n', "retrys"),
+    "body": ('from broker import Message\nMessage("t", "text")\n', 'expected "bytes"'),
+    "fixture": (FIXTURE, ""),
+    "setting": (
+        FIXTURE.replace("maxMessageSize", "maxMesageSize"), 'Extra key "maxMesageSize"',
+    ),
+}  # fmt: skip
+
+
+def test_a_strict_type_checker_reads_clients_and_brokers(tmp_path):
+    names = [f"{name}.py" for name in CHECKED]
+    for file, (text, _) in zip(names, CHECKED.values(), strict=True):
+        (tmp_path / file).write_text(text)
+    words = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", *names]
     words += ["--cache-dir", str(ROOT / "build" / "mypy-sample")]
     words += ["--follow-imports", "silent"]
     env = {"MYPYPATH": str(ROOT), "PATH": "/usr/bin"}
     done = subprocess.run(
         words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=300
     )
-    assert said in done.stdout, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-1].startswith("Found 3 errors in 3 files"), done.stdout + done.stderr
+    for file, (_, said) in zip(names, CHECKED.values(), strict=True):
+        of_it = [line for line in lines if line.startswith(f"{file}:")]
+        assert any(said in line for line in of_it) == bool(of_it) == bool(said), of_it
