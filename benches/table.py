@@ -30,7 +30,10 @@ class Bench(NamedTuple):
 
 
 BENCHES = (
-    Bench("audit", "what `verify` and `rebuild` cost a core", {"count": 1_000_000}, "--count 2000"),
+    Bench(
+        "audit", "what `verify` and `rebuild` cost a core", {"count": 1_000_000}, "--count 2000",
+        slow=True,
+    ),
     Bench(
         "broker", "our broker and Apache's 5.3.3 and 5.5.0, under the same official client",
         {"peers": ("ours", "5.3.3", "5.5.0"),
@@ -65,7 +68,7 @@ BENCHES = (
     ),
     Bench(
         "dedup", "what idempotent produce costs: a send with and without it, memory, a start",
-        {"count": 1_000_000}, "--count 2000",
+        {"count": 1_000_000}, "--count 2000", slow=True,
     ),
     Bench(
         "failover", "pairs of ours under Apache's controller and under etcd, and Apache's: a master"
@@ -117,11 +120,11 @@ BENCHES = (
         "namesrv", "a name server with 100 brokers of 10,000 topics, and clients that ask for"
         " routes, beside Apache's",
         {"peers": ("ours", "5.3.3"), "brokers": 100, "topics": 10_000, "seconds": 30.0},
-        "--peers ours --brokers 4 --topics 200 --seconds 0.3",
+        "--peers ours --brokers 4 --topics 200 --seconds 0.3", slow=True,
     ),
     Bench(
         "peers", "the same work by Apache RocketMQ's own store, py-lmdb and SQLite, in turns",
-        {"rounds": 5}, "--rounds 1",
+        {"rounds": 5}, "--rounds 1", slow=True,
     ),
     Bench(
         "pops", "POP and gRPC as they are used, and Apache's POP beside it: filters, unusual texts,"
@@ -143,7 +146,7 @@ BENCHES = (
         " a PROXY header",
         {"rounds": 7, "count": 20_000,
          "only": ("tables", "timed", "hook", "no id", "single", "header")},
-        "--rounds 1 --count 200",
+        "--rounds 1 --count 200", slow=True,
     ),
     Bench(
         "signed", "what access control costs: a send that is signed beside one that is not, in the"
