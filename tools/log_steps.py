@@ -262,6 +262,8 @@ STEPS: dict[str, str] = {
         "look where these groups begin to read; reset them (`mqadmin resetOffsetByTime`)",
     "The topic %.300r is not served: %s": "alter it (`mqadmin updateTopic`)",
     "The topic %.300r is not served: no topic can have that name": "delete it from the files",
+    "The topic %.300r is served as an ordinary one: %s":
+        "have clients copy it to a topic that is one before it is consumed from here",
     "Cannot write %s; will retry: %s": _WRITE,
     "Cannot discard the transaction at %d: %s": _NOTHING,
     "Cannot save open transactions; they remain in the log: %s": _WRITE,

@@ -49,6 +49,15 @@ _ATTRIBUTES: Mapping[str, Rule] = {
 _FIXED = ("queue.type", "cleanup.policy")
 
 
+def _unsupported(attributes: Mapping[str, str]) -> str:
+    """Returns what of a topic of Apache's broker this store does not do, or ""."""
+    if attributes.get("queue.type") == "BatchCQ":
+        return "this store keeps one record a message: queue.type BatchCQ is not supported"
+    if attributes.get("cleanup.policy") == "COMPACTION":
+        return "cleanup.policy COMPACTION is not supported"
+    return ""
+
+
 def _queues(config: TopicConfig) -> int:
     """Returns what a topic counts against maxQueuesPerBroker; one without queues takes memory,
     too."""
@@ -169,6 +178,8 @@ class Topics:
         if not _is_storable(config.name):  # a file of another broker may have one
             log.warning("The topic %.300r is not served: no topic can have that name", config.name)
             return
+        if problem := _unsupported(config.attributes):  # a master of Java's has it so, or a file
+            log.warning("The topic %.300r is served as an ordinary one: %s", config.name, problem)
         self._core.publish_topic(
             config.name, config.read_queue_nums, config.write_queue_nums, perm,
             hot=self.is_hot(config), once=self.is_once(config.name),
@@ -308,7 +319,7 @@ class Topics:
             )
 
     def _check(self, config: TopicConfig, attributes: Mapping[str, str]) -> None:
-        problem = ""
+        problem = _unsupported(attributes)
         for queues in (config.read_queue_nums, config.write_queue_nums):
             most = self._settings["maxQueuesPerTopic"]
             if not 0 <= queues <= most:
@@ -317,10 +328,6 @@ class Topics:
             problem = f"perm {config.perm} is invalid: 2 write, 4 read, 6 both"
         if config.topic_filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
             problem = f"topicFilterType = [{config.topic_filter_type:.60}] value invalid"
-        if attributes.get("queue.type") == "BatchCQ":
-            problem = "this store keeps one record a message: queue.type BatchCQ is not supported"
-        if attributes.get("cleanup.policy") == "COMPACTION":
-            problem = "cleanup.policy COMPACTION is not supported"
         mixed = attributes.get("message.type") == "MIXED"
         if mixed and not self._settings["enableMixedMessageType"]:
             problem = "MIXED message type is not supported while enableMixedMessageType is false"

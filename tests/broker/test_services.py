@@ -99,6 +99,14 @@ def test_invalid_attributes(s, changes, code):
     assert s.topics.get("orders") is None
 
 
+@pytest.mark.parametrize(("name", "kind"), [("queue.type", "BatchCQ"),
+                                            ("cleanup.policy", "COMPACTION")])  # fmt: skip
+def test_a_kind_of_topic_that_only_its_master_serves_is_named(s, caplog, name, kind):
+    """A slave of Apache's broker has it, and what it would lose as its copy."""
+    s.topics.take(TopicConfig("orders", attributes={name: kind}))
+    assert "The topic 'orders' is served as an ordinary one" in caplog.text
+
+
 def test_attributes_change_by_sign(s):
     s.topics.update(TopicConfig("orders"), "+message.type=FIFO,+reserve.time=3")
     s.topics.update(TopicConfig("orders"), "-reserve.time")
