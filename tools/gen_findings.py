@@ -244,7 +244,7 @@ def kinds_table(rows: list[Row]) -> list[str]:
     lines = ["| kind | severity | what it means, what is lost | Apache RocketMQ | what mends it |",
              "|---|---|---|---|---|"]  # fmt: skip
     for row in rows:
-        fix = re.sub(r"pystore [a-z]+ STORE(?: --[a-z]+)?", r"`\g<0>`", row.fix)
+        fix = re.sub(r"pystore [a-z]+ STORE(?: --[a-z-]+)?", r"`\g<0>`", row.fix)
         lines.append(f"| `{row.name}` | {row.severity} | {row.meaning} | {row.java} | {fix} |")
     return lines
 
