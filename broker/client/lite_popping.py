@@ -25,6 +25,7 @@ from broker.client.pulling import BACKOFF_S, GRACE_S
 from broker.client.ready import ReadyMessages
 from broker.client.records import received
 from broker.client.retrying import republish
+from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
@@ -33,6 +34,7 @@ from broker.wire.receipts import NORMAL, ORDER_QUEUE, Handle
 __all__ = ["LaneMessages", "LiteDelivery", "LitePopping", "LiteWorker"]
 
 log = SafeLogger("broker.client")
+_quiet = RateLimitedLogger(log)
 
 #: Pauses before further attempts to acknowledge: else the lite topic waits for its time to be over.
 _ACK_PAUSES_S = (0.2, 1.0, 3.0)
@@ -184,7 +186,9 @@ class LitePopping:
                 if answer.code == ResponseCode.SUCCESS:
                     self._arrived(broker, answer)
             except ClientError as failed:
-                log.warning("%s cannot pop %s; will retry: %s", consumer.group, broker, failed)
+                group = consumer.group
+                kind = group, consumer.topic, type(failed)
+                _quiet.warning(kind, "%s cannot pop %s; will retry: %s", group, broker, failed)
                 if not isinstance(failed, Unreachable | RequestTimeout):
                     attempt = uuid.uuid4().hex
                 await asyncio.sleep(random.uniform(pause_s / 2, pause_s))

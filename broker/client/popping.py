@@ -19,6 +19,7 @@ from broker.client.pulling import BACKOFF_S, GRACE_S
 from broker.client.records import received
 from broker.client.retrying import give_back
 from broker.client.routes import Route
+from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
@@ -35,6 +36,7 @@ from pystore.format.names import RETRY_PREFIX
 __all__ = ["PoppedBatch", "Popping", "again_s", "readable"]
 
 log = SafeLogger("broker.client")
+_quiet = RateLimitedLogger(log)
 
 #: Invisible seconds of a message that failed, by its attempt; as the delays of upstream's client.
 _AGAIN_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
@@ -140,7 +142,9 @@ class Popping:
                 if answer.code == ResponseCode.SUCCESS:
                     messages = self._received(topic, broker, answer)
             except ClientError as failed:
-                log.warning("%s cannot pop %s; will retry: %s", self._consumer.group, topic, failed)
+                group = self._consumer.group
+                kind = group, topic, type(failed)
+                _quiet.warning(kind, "%s cannot pop %s; will retry: %s", group, topic, failed)
                 await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
                 pause_s = min(pause_s * 2, BACKOFF_S[1])
                 continue

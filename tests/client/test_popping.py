@@ -9,7 +9,7 @@ import pytest
 from waiting import BOUND_S, until, until_async
 
 from broker.broker import Broker
-from broker.client.errors import BrokerRefused, Misuse
+from broker.client.errors import BrokerRefused, Misuse, Unreachable
 from broker.client.handling import RetryLater
 from broker.client.message import Message
 from pystore.meta.configfiles import TopicConfig
@@ -55,6 +55,23 @@ async def test_two_members_share_every_queue_and_nothing_is_divided(store_path):
             await asyncio.gather(*tasks, return_exceptions=True)
             await until_async(lambda: len(broker.services.pop.points) <= 2)
         assert sorted(seen[0] + seen[1]) == sorted(f"{n}".encode() for n in range(60))
+
+
+async def test_a_pop_that_goes_on_failing_is_logged_once_a_minute(store_path, monkeypatch, caplog):
+    """A broker may be away for hours."""
+    monkeypatch.setattr("broker.client.popping.BACKOFF_S", (0.001, 0.001))
+    tries = []
+
+    async def pop(topic, broker):
+        tries.append(topic)
+        raise Unreachable("away")
+
+    async with popping(store_path) as (broker, _):
+        consumer = broker.async_consumer("away", "T", mode="pop")
+        consumer._member.popping._pop = pop
+        async with consumer:
+            await until_async(lambda: len(tries) >= 5)
+    assert [each.levelname for each in caplog.records if "cannot pop" in each.msg] == ["WARNING"]
 
 
 async def test_what_is_not_acknowledged_comes_again_and_extend_keeps_it(store_path):
