@@ -85,6 +85,10 @@ class Verdict:
     proven: str = ""
 
 
+#: What consumers and producers do to a topic, beside those who change it.
+_USES = frozenset((AccessAction.PUB, AccessAction.SUB, AccessAction.GET))
+
+
 def bare_group(name: str) -> str:
     """Returns a group without the prefix of its retry or dead letter topic."""
     return name.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
@@ -92,7 +96,8 @@ def bare_group(name: str) -> str:
 
 def topic_need(topic: str, *actions: AccessAction) -> Need:
     """Makes the need for a topic. A retry topic is its group's: whoever may consume as the group
-    may use it."""
+    may use it, and whoever may change the group may change it."""
     if topic.startswith(RETRY_PREFIX):
-        return Need(ResourceKind.GROUP, bare_group(topic), (AccessAction.SUB,))
+        of_group = actions if _USES.isdisjoint(actions) else (AccessAction.SUB,)
+        return Need(ResourceKind.GROUP, bare_group(topic), of_group)
     return Need(ResourceKind.TOPIC, topic, actions)

@@ -297,6 +297,25 @@ def test_no_room_logs_what_a_peer_sent_by_another_way():
     assert sorted(found) == ["loop/log_lines.py", "loop/safe_log.py"]
 
 
+# ---- retry topics ----
+
+
+@pytest.mark.parametrize("code", [17, 215, 513])
+def test_whoever_consumes_as_a_group_does_not_change_its_retry_topic(guarded, code):
+    """What waits there is lost with it. The group's own rights to be made and deleted count."""
+    name = f"keepers{code}"
+    asked = request(
+        MALLORY, code, None, topic=f"%RETRY%{name}", defaultTopic="TBW102", readQueueNums=1,
+        writeQueueNums=1, perm=0, topicFilterType="SINGLE_TAG", topicSysFlag=0, order="false",
+    )  # fmt: skip
+    assert play(guarded.port, rights("mallory", f"Group:{name}", actions=["Sub", "Pub"]))[0] == 0
+    code, remark, _ = play(guarded.port, asked)
+    assert (code, f"to access Group:{name}" in remark) == (16, True)
+    given = ["Sub", "Create", "Delete"]
+    assert play(guarded.port, rights("mallory", f"Group:{name}", actions=given))[0] == 0
+    assert play(guarded.port, asked)[0] != 16
+
+
 # ---- light queues ----
 
 
