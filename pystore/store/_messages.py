@@ -108,13 +108,13 @@ class Message:
     @property
     def topic(self) -> str:
         v = self._view
-        return bytes(self.record[v.topic_start : v.topic_start + v.topic_len]).decode(
-            "utf-8", "replace"
-        )
+        at = v.start + v.topic_start
+        return str(self._batch._slice(self._i, at, at + v.topic_len), "utf-8", "replace")
 
     @property
     def queue(self) -> int:
-        return int(_INT.unpack_from(self.record, lib.PS_AT_QUEUE_ID)[0])
+        at = self._view.start + lib.PS_AT_QUEUE_ID
+        return int(_INT.unpack(self._batch._slice(self._i, at, at + _INT.size))[0])
 
     @property
     def queue_offset(self) -> int:
