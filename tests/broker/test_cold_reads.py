@@ -34,7 +34,9 @@ def made(tmp_path_factory):
     """A store, the same with its older segments gone, and the tier that has them."""
     path = tmp_path_factory.mktemp("cold-reads")
     rng = random.Random(11)
-    with pystore.open(path / "whole", mappedFileSizeCommitLog=1 << 16) as store:
+    # A file of the index as large as it is by default would be copied whole by each test.
+    sizes = {"mappedFileSizeCommitLog": 1 << 16, "maxHashSlotNum": 512, "maxIndexNum": 2048}
+    with pystore.open(path / "whole", **sizes) as store:
         for number in range(COUNT):
             store.put(
                 TOPICS[number % 2], b"%d-" % number + rng.randbytes(rng.randrange(300)),

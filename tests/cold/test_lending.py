@@ -62,7 +62,8 @@ class Twin:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("lending") / "store"
     rng = random.Random(3)
-    with pystore.open(path, mappedFileSizeCommitLog=1 << 16, enabledAppendPropCRC=True) as store:
+    sizes = {"mappedFileSizeCommitLog": 1 << 16, "maxHashSlotNum": 512, "maxIndexNum": 2048}
+    with pystore.open(path, **sizes, enabledAppendPropCRC=True) as store:
         for number in range(1500):
             store.put(
                 ("orders", "payments")[number % 2], rng.randbytes(rng.randrange(500)),

@@ -111,7 +111,7 @@ class Here:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
     path, stamps = tmp_path_factory.mktemp("options") / "store", []
-    with pystore.open(path, **SMALL) as store:
+    with pystore.open(path, **SMALL, maxHashSlotNum=512, maxIndexNum=1024) as store:
         for i in range(COUNT):
             put = store.put(
                 "t", b"x" * 100, queue=0, tags="ab"[i % 2], keys=f"k{i}", properties={"n": str(i)}
