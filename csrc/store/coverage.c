@@ -8,6 +8,9 @@
  *
  * The records of a segment whose sum is another are looked at one by one, by their heads.
  *
+ * The units of two queues give the same sum when their files are exchanged. So the records that the
+ * first and the last unit of each file name are asked whose they are.
+ *
  * Units of light queues are of records that have one elsewhere, and tell of no link. Where such
  * queues have files, all records are looked at. */
 #define _GNU_SOURCE
@@ -81,6 +84,41 @@ static void add_units(coverage *c, const uint8_t *units, int64_t count) {
     }
 }
 
+static void mark_queue(coverage *c, ps_queue *q, int64_t offset, const char *why) {
+    char what[300];
+    q->cq_hole = true;
+    snprintf(what, sizeof what, "consumequeue/%s/%d", q->cq_name, q->cq_id);
+    ps_report_add(c->report, PS_ACTION_SKIPPED, offset, -1, -1, what, why);
+}
+
+/* Whether the unit of `offset` names a whole record that says that it stands elsewhere. Of a record
+ * that is damaged, the log and not the queue is wrong. */
+static bool is_of_another(const coverage *c, ps_queue *q, int64_t offset, const uint8_t *unit) {
+    const ps_queue_place at = {(const uint8_t *)q->cq_name, q->cq_name_len, q->cq_id, offset};
+    ps_unit u;
+    ps_record r;
+    int64_t avail;
+    ps_mapfile *mf;
+    ps_unit_get(unit, &u);
+    if (u.size <= 0 || u.size == PS_UNIT_NONE) return false;
+    if (u.physical < c->base || u.physical >= c->until) return false;
+    const uint8_t *p = ps_log_at(&c->s->st_log, u.physical, INT64_MAX, &avail, &mf);
+    bool another = p != NULL && ps_record_check(p, avail, u.physical, 0, &r) == PS_REC_OK &&
+                   !ps_unit_names(&u, &r, &at);
+    ps_mapfile_unref(mf);
+    return another;
+}
+
+/* Of units that begin or end their file. */
+static bool file_is_of_another(const coverage *c, ps_queue *q, int64_t at, const uint8_t *units,
+                               int64_t len, int64_t end) {
+    int64_t file = q->cq_files.ss_file_size, to = at + len, last = len - PS_UNIT;
+    return (at % file == 0 && is_of_another(c, q, at / PS_UNIT, units)) ||
+           ((to % file == 0 || to == end) &&
+            is_of_another(c, q, to / PS_UNIT - 1, units + last));
+}
+
+/* A queue that has a file of another one ends before that file. */
 static int add_queue(coverage *c, ps_queue *q, uint8_t *room, ps_error *e) {
     int64_t at = ps_segments_base(&q->cq_files, 0), end = atomic_load(&q->cq_max) * PS_UNIT;
     int64_t file = q->cq_files.ss_file_size;
@@ -91,6 +129,11 @@ static int add_queue(coverage *c, ps_queue *q, uint8_t *room, ps_error *e) {
         if (len > end - at) len = end - at;
         code = ps_segments_peek(&q->cq_files, at, room, len, e);
         if (code > 0) add_units(c, room, len / PS_UNIT);
+        if (code > 0 && !q->cq_hole && file_is_of_another(c, q, at, room, len, end)) {
+            int64_t offset = (at - at % file) / PS_UNIT;
+            ps_queue_end_at(q, offset);
+            mark_queue(c, q, offset, "the units of this file are of another queue");
+        }
         at += len;
     }
     return code < 0 ? code : 0;
@@ -154,13 +197,6 @@ static bool record_belongs(const coverage *c, const ps_topic *t, const ps_record
     return row != NULL ? r->queue_id < row->queues : t != NULL && t->tp_there;
 }
 
-static void mark_queue(coverage *c, ps_queue *q, const ps_record *r, const char *why) {
-    char what[300];
-    q->cq_hole = true;
-    snprintf(what, sizeof what, "consumequeue/%s/%d", q->cq_name, q->cq_id);
-    ps_report_add(c->report, PS_ACTION_SKIPPED, r->queue_offset, -1, -1, what, why);
-}
-
 /* A record whose offset lies within its queue. */
 static void look_within(coverage *c, ps_queue *q, const ps_record *r) {
     ps_unit u;
@@ -171,7 +207,7 @@ static void look_within(coverage *c, ps_queue *q, const ps_record *r) {
     const ps_queues_shared *shared = q->cq_shared;
     if (names && shared->qs_confirms(shared->qs_confirms_arg, q, r->queue_offset, &u)) return;
     ps_queue_end_at(q, r->queue_offset);
-    mark_queue(c, q, r, "no unit names the record that the log has for this offset");
+    mark_queue(c, q, r->queue_offset, "no unit names the record that the log has for this offset");
 }
 
 static void count_strange(coverage *c, const ps_record *r) {
@@ -200,16 +236,17 @@ static int look_at(coverage *c, const ps_record *r, ps_error *e) {
         if (q == NULL)
             return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, c->s->st_root, "no memory for the queue");
         ps_queue_restart(q);
-        mark_queue(c, q, r, "the queue is missing, and the log has messages of it");
+        mark_queue(c, q, r->queue_offset, "the queue is missing, and the log has messages of it");
     } else if (r->queue_offset >= atomic_load(&q->cq_max)) {
         /* Units ascend: a record before the last one is of an earlier life of the topic. */
         if (r->physical_offset >= atomic_load(&q->cq_max_physical))
-            mark_queue(c, q, r, "the queue ends here, and the log has more messages of it");
+            mark_queue(c, q, r->queue_offset,
+                       "the queue ends here, and the log has more messages of it");
     } else if (r->queue_offset >= ps_segments_base(&q->cq_files, 0) / PS_UNIT) {
         look_within(c, q, r);
     } else if (q->cq_first_start < 0 || r->physical_offset < q->cq_first_start) {
         ps_queue_restart(q);
-        mark_queue(c, q, r, "the queue's first files are missing");
+        mark_queue(c, q, r->queue_offset, "the queue's first files are missing");
     }
     return 0;
 }

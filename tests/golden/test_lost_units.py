@@ -53,10 +53,6 @@ def end_zeroed(queue: Path) -> None:
     _zero(file, UNIT, file.stat().st_size)
 
 
-def one_zeroed(queue: Path) -> None:
-    _zero(_files(queue)[0], 2 * UNIT, 3 * UNIT)
-
-
 def swapped(queue: Path) -> None:
     """Another unit of the same queue stands where one stood."""
     file = _files(queue)[0]
@@ -64,13 +60,26 @@ def swapped(queue: Path) -> None:
     file.write_bytes(data[:UNIT] + data[:UNIT] + data[2 * UNIT :])
 
 
-DAMAGES = (gone, emptied, shortened, zeros, end_zeroed, one_zeroed, swapped)
+def exchanged(queue: Path) -> None:
+    """Of two queues, so that no unit of the store is missing."""
+    beside = queue.parents[1] / "beside"
+    other = next(p for p in queues_of(queue.parents[2]) if p != queue)
+    for old, new in ((queue, beside), (other, queue), (beside, other)):
+        old.rename(new)
+
+
+def last_file_exchanged(queue: Path) -> None:
+    mine, other = _files(queue)[-1], _files(queue.parent / "0")[-1]
+    data = mine.read_bytes()
+    mine.write_bytes(other.read_bytes())
+    other.write_bytes(data)
+
+
+DAMAGES = (gone, emptied, shortened, zeros, end_zeroed, swapped, exchanged)
 
 
 def queues_of(root: Path) -> list[Path]:
-    found = sorted(p for p in (root / "consumequeue").glob("*/*") if any(p.iterdir()))
-    assert len(found) > 10
-    return found
+    return sorted(p for p in (root / "consumequeue").glob("*/*") if any(p.iterdir()))
 
 
 def expected_of(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -94,6 +103,7 @@ def test_every_queue_may_be_gone_alone(golden: Any, golden_records: Any, tmp_pat
     """Those of system topics, too."""
     root = golden("normal-exit")
     expected = expected_of(golden_records("normal-exit"))
+    assert len(queues_of(root)) > 10
     for queue in queues_of(root):
         kept = tmp_path / "kept"
         queue.rename(kept)
@@ -174,7 +184,7 @@ def test_the_first_open_notes_what_it_found(golden: Any):
     assert "the queue is missing" in whys
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", [*DAMAGES, last_file_exchanged])
 def test_a_store_whose_note_is_gone_shows_what_the_log_holds(damage: Damage, tmp_path: Path):
     root = tmp_path / "store"
     sizes = {"mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 100 * UNIT}
