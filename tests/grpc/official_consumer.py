@@ -7,6 +7,7 @@ official_consumer.py ADDRESS TOPIC COUNT
 from __future__ import annotations
 
 import json
+import random
 import sys
 
 from rocketmq import ClientConfiguration, Credentials, FilterExpression, SimpleConsumer
@@ -14,6 +15,9 @@ from rocketmq import ClientConfiguration, Credentials, FilterExpression, SimpleC
 
 def main() -> None:
     address, topic, count = sys.argv[1:]
+    # The client draws the queue of each receive. So it draws the two halves of eight queues in
+    # turn, which are two brokers': one that has nothing left would hold call after call.
+    random.seed(2)
     consumer = SimpleConsumer(
         ClientConfiguration(address, Credentials()), f"grpc-readers-of-{topic}",
         {topic: FilterExpression()}, await_duration=6,
