@@ -206,11 +206,13 @@ class CoreAudit:
             teller.join()
         return [facts[i] for i in numbers]
 
-    def rivals(self) -> None:
-        """Finds which of the records that no unit leads to will be in no queue; it comes after
-        segments()."""
+    def rivals(self) -> list[Finding]:
+        """Finds which of the records that no unit leads to will be in no queue, and returns what it
+        found; it comes after segments()."""
+        before = len(self._audit.findings)
         with self._findings() as out:
             lib.ps_audit_rivals(self._raw, out)
+        return self._audit.findings[before:]
 
     def claims(self) -> list[Claim]:
         """Returns the records that no unit leads to, as segments() met them."""

@@ -143,7 +143,8 @@ class Audit:
     `state` is "live", "closed" or "crashed". `bytes` are those of the log that were read, and
     `records` counts whole ones. `not_dispatched` and `not_indexed` count records and keys at the
     end of the log that queues and index do not hold yet, which is normal for a live store and
-    mended by the next open of a crashed one. `dropped` counts findings beyond what is kept.
+    mended by the next open of a crashed one; without records that no open puts into a queue, which
+    are findings of their own. `dropped` counts findings beyond what is kept.
     `seconds` is wall time. `segment_keys` says how many of `keys` each segment holds."""
 
     path: str

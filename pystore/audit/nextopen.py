@@ -7,16 +7,22 @@ checkpoint and the times of the segments' first records.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pystore.audit.core import SegmentFacts
-from pystore.audit.findings import Finding
+from pystore.audit.findings import Finding, Severity
 from pystore.audit.kinds import (
+    DoubleSegmentFinding,
     IndexChainFinding,
     IndexSizeFinding,
+    MisnamedSegmentFinding,
     MissingKeysFinding,
+    MissingSegmentFinding,
     MissingUnitsFinding,
     NotDispatchedFinding,
+    QueueStrayFinding,
+    SegmentSizeFinding,
+    StrayFileFinding,
 )
 from pystore.audit.layout import Layout
 from pystore.files.notes import CHECKPOINT_SIZE, checkpoint_times
@@ -28,6 +34,11 @@ __all__ = ["NextOpen"]
 
 _MARGIN_MS: int = lib.PS_CHECKPOINT_MARGIN_MS
 _HEADER, _SLOT, _ENTRY = 40, 4, 20
+#: What has an open refused (docs/recovery.md#before-anything-is-changed).
+_STOPS = (
+    DoubleSegmentFinding, MisnamedSegmentFinding, MissingSegmentFinding, QueueStrayFinding,
+    SegmentSizeFinding, StrayFileFinding,
+)  # fmt: skip
 
 
 class NextOpen:
@@ -52,8 +63,13 @@ class NextOpen:
                  if each.records and each.first_time <= time_ms]  # fmt: skip
         return max(older, default=self._layout.log_min)
 
+    def succeeds(self, found: Iterable[Finding]) -> bool:
+        """Returns whether nothing that was found has each open refused until it is repaired."""
+        stops = any(isinstance(f, _STOPS) and f.severity is Severity.ERROR for f in found)
+        return not stops and not self._index_is_odd()
+
     def mends(self, f: Finding) -> bool:
-        """Returns whether recovery writes again what is wrong here."""
+        """Returns whether recovery, once it runs, writes again what is wrong here."""
         if isinstance(f, MissingUnitsFinding):
             # The records of a light queue do not ask for its folder.
             asked = not f.folder_missing or not str(f.topic).startswith(LIGHT_PREFIX)
@@ -61,14 +77,13 @@ class NextOpen:
         if isinstance(f, NotDispatchedFinding):
             return f.start is not None and f.start >= self.queues_from
         if isinstance(f, MissingKeysFinding):
-            return f.start is not None and f.start >= self.index_from and not self._index_is_odd()
+            return f.start is not None and f.start >= self.index_from
         if isinstance(f, IndexSizeFinding):
             return f.end == 0  # between its making and its first size
         return isinstance(f, IndexChainFinding) and self._entries_go(f)
 
     def _index_is_odd(self) -> bool:
-        """Returns whether something other than a file is named like one of the index; then no open
-        succeeds."""
+        """Returns whether something other than a file is named like one of the index."""
         folder = self._layout.root / "index"
         return folder.is_dir() and any(each.is_symlink() or not each.is_file()
                                        for each in folder.iterdir())  # fmt: skip

@@ -29,6 +29,7 @@ from pystore.audit.kinds import (
     MissingSegmentFinding,
     MissingUnitsFinding,
     NotDispatchedFinding,
+    SameOffsetFinding,
     StrayFileFinding,
     StrayReason,
     TornTailFinding,
@@ -97,8 +98,8 @@ def verify(
     steps.index()
     steps.light()
     facts = steps.segments(jobs or os.cpu_count() or 1)
+    refused = [] if live else steps.rivals()
     if not live:
-        steps.rivals()
         steps.recount(steps.differing(everywhere=deep))
     for key in lost:
         del layout.queues[key]
@@ -107,7 +108,7 @@ def verify(
         if isinstance(f, MissingUnitsFinding) and (f.topic, f.queue) in lost else f
         for f in audit.findings
     ]  # fmt: skip
-    _sum_up(audit, layout, facts)
+    _sum_up(audit, layout, facts, refused)
     _cut_off(audit, layout, facts, given)
     check_checkpoint(layout, max((f.last_time for f in facts), default=-1))
     ends = _ends(audit, steps.max_offsets())
@@ -115,12 +116,14 @@ def verify(
     indexed = bool(given["messageIndexEnable"])
     _pending(audit, layout, facts, indexed)
     _forgotten(audit, facts, deleted)
-    after = NextOpen(layout, facts) if audit.state == "crashed" else None
-    audit.findings = [
-        weighed if after is None or not after.mends(weighed) else _mended(weighed)
+    found = [
+        weighed
         for each in layout.findings + audit.findings
         if (weighed := _weigh(each, audit, layout, beside, indexed)) is not None
-    ]  # fmt: skip
+    ]
+    audit.findings = (
+        _promised(found, NextOpen(layout, facts)) if audit.state == "crashed" else found
+    )
     audit.findings.sort(key=lambda f: (-f.severity, f.file, f.start or 0))
     audit.seconds = time.monotonic() - started
     return audit
@@ -151,7 +154,9 @@ def _state(root: Path, held: bool) -> str:
     return "crashed" if (root / "abort").exists() else "closed"
 
 
-def _sum_up(audit: Audit, layout: Layout, facts: list[SegmentFacts]) -> None:
+def _sum_up(
+    audit: Audit, layout: Layout, facts: list[SegmentFacts], refused: list[Finding]
+) -> None:
     audit.segments, audit.queues = len(layout.segments), len(layout.queues)
     audit.index_files = len(layout.index)
     audit.log_min = layout.log_min
@@ -160,8 +165,18 @@ def _sum_up(audit: Audit, layout: Layout, facts: list[SegmentFacts]) -> None:
     audit.records = sum(f.records for f in facts)
     audit.segment_keys = [f.keys for f in facts]
     audit.keys = sum(audit.segment_keys)
-    audit.not_dispatched = sum(f.units_pending for f in facts)
+    pending = min((f.pending_from for f in facts if f.pending_from >= 0), default=audit.log_max)
+    audit.not_dispatched = sum(f.units_pending for f in facts) - sum(
+        _place(f) >= pending for f in refused
+    )
     audit.not_indexed = sum(f.keys_pending for f in facts)
+
+
+def _place(f: Finding) -> int:
+    """Returns where the record is that no open puts into a queue."""
+    if isinstance(f, SameOffsetFinding):
+        return f.hidden
+    return -1 if f.start is None else f.start
 
 
 def _cut_off(audit: Audit, layout: Layout, facts: list[SegmentFacts], given: Settings) -> None:
@@ -247,6 +262,13 @@ def _weigh(
     moving = (IndexSlotsFinding, CheckpointFinding, LightDamagedFinding, LightNamesFinding,
               LightUnitsFinding)  # fmt: skip
     return None if live and isinstance(f, moving) else f
+
+
+def _promised(found: list[Finding], after: NextOpen) -> list[Finding]:
+    """Returns the findings of a crashed store: those that the next open mends say so."""
+    if not after.succeeds(found):
+        return found
+    return [_mended(f) if after.mends(f) else f for f in found]
 
 
 def _mended(f: Finding) -> Finding:

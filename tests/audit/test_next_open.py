@@ -11,6 +11,8 @@ from damages import SIZES
 import pystore
 from pystore.audit import verify
 from pystore.audit.findings import Severity
+from pystore.repair import repair
+from tests.museum import damage
 
 DERIVED = ("index", "consumequeue/t/0", "consumequeue/t/1", "commitlog")
 
@@ -81,3 +83,33 @@ def test_a_crashed_store_without_queues_names_one_mend(tmp_path: Path):
     seen = verify(into)
     assert seen.errors
     assert seen.next_step == f"pystore repair {into}"
+
+
+def test_records_without_room_in_their_queue_are_promised_to_nobody(tmp_path: Path):
+    """A compacted log: what is left of a queue claims offsets that so short a log has no room for.
+    Those that have room are mended, and counted alone."""
+    root = tmp_path / "store"
+    with pystore.open(root, **SIZES) as store:
+        store.put_many("t", [b"x" * 100] * 30, queue=0)
+    for record in list(damage.records(root))[10:]:
+        far = 1_000_000 + 37 * record.queue_offset
+        damage.write(record.file, record.at + 20, far.to_bytes(8, "big"))
+    shutil.rmtree(root / "consumequeue")
+    damage.crash(root)
+    seen = verify(root)
+    assert seen.not_dispatched == 10
+    assert [f.count for f in seen.findings if f.open_mends] == [10]
+    with pystore.open(root, **SIZES) as store:
+        assert [q.max_offset for q in store.queues("t")] == [10]
+    assert {f.kind for f in verify(root).errors} == {"bad-queue-offset"}
+
+
+def test_nothing_is_promised_of_an_open_that_is_refused(tmp_path: Path):
+    into = copied(tmp_path / "live", tmp_path / "copy", "consumequeue/t/0")
+    assert any(f.open_mends for f in verify(into).findings)
+    (into / "commitlog" / "notes").write_text("no segment")
+    assert not any(f.open_mends for f in verify(into).findings)
+    with pytest.raises(pystore.StrayFile):
+        pystore.open(into, **SIZES)
+    repair(into, **SIZES)
+    assert verify(into).sound
