@@ -12,7 +12,6 @@
 #endif
 
 #define PAGE_GRAINS (1U << PS_POOL_PAGE_BITS)
-#define PAGES_MAX (1U << (32 - PS_POOL_PAGE_BITS))
 #define HEAD_GRAINS (sizeof(page_head) / PS_POOL_GRAIN)
 #define FIRST_BUCKETS 64
 
@@ -61,8 +60,10 @@ static bool number_page(ps_pool *p, uint32_t *page) {
     }
     if (p->pl_page_count == p->pl_page_room) {
         uint32_t room = p->pl_page_room + p->pl_page_room / 4 + 16;
-        uint8_t **grown =
-            room <= PAGES_MAX ? realloc(p->pl_pages, (size_t)room * sizeof *grown) : NULL;
+        if (room > PS_POOL_PAGES_MAX) room = PS_POOL_PAGES_MAX;
+        uint8_t **grown = room > p->pl_page_count
+                              ? realloc(p->pl_pages, (size_t)room * sizeof *grown)
+                              : NULL;
         if (grown == NULL) return false;
         p->pl_pages = grown;
         p->pl_page_room = room;

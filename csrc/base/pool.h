@@ -14,6 +14,7 @@
 
 #define PS_POOL_GRAIN 4      /* an entry is aligned to this */
 #define PS_POOL_PAGE_BITS 12 /* of its grains: 16 KiB */
+#define PS_POOL_PAGES_MAX (1U << (32 - PS_POOL_PAGE_BITS)) /* 16 GiB: then there is no memory */
 #define PS_POOL_GRAINS_MAX 96
 #define PS_POOL_ENTRY_MAX (PS_POOL_GRAINS_MAX * PS_POOL_GRAIN)
 

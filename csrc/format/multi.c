@@ -5,7 +5,7 @@
 
 #include "format/property.h"
 
-#define DIGITS_MAX 18
+#define DIGITS_MAX 18 /* of PS_MULTI_OFFSET_MAX */
 
 bool ps_name_is_lmq(const uint8_t *topic, int32_t len) {
     return len > PS_LMQ_PREFIX_LEN && memcmp(topic, PS_LMQ_PREFIX, PS_LMQ_PREFIX_LEN) == 0;

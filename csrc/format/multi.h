@@ -14,6 +14,7 @@
 #include "format/record.h"
 
 #define PS_LMQ_PREFIX_LEN 5
+#define PS_MULTI_OFFSET_MAX 999999999999999999LL /* of the digits that are read */
 #define PS_PROPERTY_MULTI_DISPATCH "INNER_MULTI_DISPATCH"
 
 typedef struct ps_multi {

@@ -197,31 +197,40 @@ int ps_light_asked(ps_store *s, ps_draft *d, ps_light_ask *out, ps_error *e) {
     return code < 0 ? code : 1;
 }
 
-/* Takes the next offset of each queue, and writes them down. False: no memory. */
-static bool take_offsets(ps_store *s, ps_light_ask *a, char *text, int32_t *len) {
-    char digits[PS_DIGITS_MAX], *end = digits + PS_DIGITS_MAX;
-    bool all = true;
-    pthread_mutex_lock(&s->st_light.lt_lock);
+/* A record that says a later offset than those that are read would be in none of its queues. */
+static int find_queues(ps_store *s, ps_light_ask *a, ps_error *e) {
     for (int32_t i = 0; i < a->count; i++) {
-        a->queues[i] =
+        ps_light_queue *q =
             ps_light_get_locked(&s->st_light, a->names[i].data, (int32_t)a->names[i].len);
-        all = all && a->queues[i] != NULL;
+        if (q == NULL)
+            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a light queue");
+        if (q->lq_next < 0 || q->lq_next > PS_MULTI_OFFSET_MAX)
+            return refuse_name(a->names[i], "the queue has no offset left", e);
+        a->queues[i] = q;
     }
-    for (int32_t i = 0; i < a->count && all; i++) {
+    return 0;
+}
+
+/* Takes the next offset of each queue, and writes them down. */
+static int take_offsets(ps_store *s, ps_light_ask *a, char *text, int32_t *len, ps_error *e) {
+    char digits[PS_DIGITS_MAX], *end = digits + PS_DIGITS_MAX;
+    pthread_mutex_lock(&s->st_light.lt_lock);
+    int code = find_queues(s, a, e);
+    for (int32_t i = 0; i < a->count && code == 0; i++) {
         const char *begin = ps_digits_before(end, a->queues[i]->lq_next++);
         if (i > 0) text[(*len)++] = ',';
         memcpy(text + *len, begin, (size_t)(end - begin));
         *len += (int32_t)(end - begin);
     }
     pthread_mutex_unlock(&s->st_light.lt_lock);
-    return all;
+    return code;
 }
 
 int ps_light_place_locked(ps_store *s, ps_draft *d, ps_light_ask *a, ps_error *e) {
     char text[PS_LIGHT_NAMES_MAX * (DIGITS_MAX + 1)];
     int32_t len = 0;
-    if (!take_offsets(s, a, text, &len))
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a light queue");
+    int code = take_offsets(s, a, text, &len, e);
+    if (code < 0) return code;
     if (d->properties_total + len > PS_PROPERTIES_MAX) {
         ps_light_give_back_locked(s, a);
         return ps_fail(e, PS_E_PROPERTIES_SIZE_EXCEEDED, 0, -1, NULL,

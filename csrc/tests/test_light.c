@@ -6,6 +6,7 @@
 #include <limits.h>
 
 #include "check.h"
+#include "format/multi.h"
 #include "format/offsetblock.h"
 #include "format/record.h"
 #include "light/slot.h"
@@ -634,8 +635,61 @@ static void test_offsets_beyond(void) {
     free(root);
 }
 
+/* The last offset that readers of a record understand is given; then the queue takes no more, and a
+ * message that also names another one takes no offset of that. */
+static void test_the_last_offset_is_the_last_message(void) {
+    char *root = check_folder(), body[100], offsets[100];
+    const char *full = "%LMQ%$parent$full", *other = "%LMQ%$parent$other";
+    ps_error e = {0};
+    ps_store *s = open_store(root);
+    CHECK_EQ(0, ps_lights_begin(s, &e));
+    pthread_mutex_lock(&s->st_light.lt_lock);
+    ps_light_get_locked(&s->st_light, full, 17)->lq_next = PS_MULTI_OFFSET_MAX;
+    pthread_mutex_unlock(&s->st_light.lt_lock);
+    CHECK_EQ(0, put(s, "parent", full, "last"));
+    for (int again = 0; again < 2; again++) {
+        CHECK(body_at(s, full, PS_MULTI_OFFSET_MAX, body, offsets) && strcmp(body, "last") == 0);
+        CHECK_EQ(PS_E_MESSAGE_ILLEGAL, put(s, "parent", full, "no"));
+        CHECK_EQ(PS_E_MESSAGE_ILLEGAL,
+                 put(s, "parent", "%LMQ%$parent$other,%LMQ%$parent$full", "no"));
+        ps_store_free(s);
+        s = open_store(root);
+    }
+    CHECK_EQ(0, put(s, "parent", other, "first"));
+    CHECK(body_at(s, other, 0, body, offsets) && strcmp(body, "first") == 0);
+    ps_store_free(s);
+    check_remove(root);
+    free(root);
+}
+
+/* A message that finds no room for its properties leaves the offset to the next one. */
+static void test_an_offset_that_was_not_used_is_given_again(void) {
+    static char props[PS_PROPERTIES_MAX];
+    char *root = check_folder(), body[100], offsets[100];
+    const char *name = "%LMQ%$parent$one", *head = "INNER_MULTI_DISPATCH\1%LMQ%$parent$one\2K\1";
+    ps_error e = {0};
+    ps_put_result out = {0};
+    ps_store *s = open_store(root);
+    CHECK_EQ(0, ps_lights_begin(s, &e));
+    ps_topic *t = ps_topic_open(s, "parent", 6, 1, &e);
+    CHECK_EQ(0, put(s, "parent", name, "0"));
+    memset(props, 'x', sizeof props);
+    memcpy(props, head, strlen(head));
+    int32_t refused = 0;
+    for (int32_t len = PS_PROPERTIES_MAX - 40; len <= PS_PROPERTIES_MAX; len++)
+        refused += ps_put(t, 0, 0, "b", 1, props, len, 1, &out) == PS_E_PROPERTIES_SIZE_EXCEEDED;
+    CHECK(refused > 0 && refused < 41);
+    CHECK_EQ(0, put(s, "parent", name, "after"));
+    CHECK(body_at(s, name, 42 - refused, body, offsets) && strcmp(body, "after") == 0);
+    ps_store_free(s);
+    check_remove(root);
+    free(root);
+}
+
 int main(void) {
     check_begin();
+    test_the_last_offset_is_the_last_message();
+    test_an_offset_that_was_not_used_is_given_again();
     test_offsets_beyond();
     test_names_of_what_is_gone_go();
     test_names_are_written_again_beside_puts();

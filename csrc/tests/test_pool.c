@@ -105,11 +105,35 @@ static void test_who_reserves_moves_nothing(void) {
     ps_pool_free(&p);
 }
 
+/* The last page that a reference can name is used like the first; then there is no memory, and all
+ * entries are found. */
+static void test_the_last_reference_is_the_last_entry(void) {
+    ps_pool p = {.pl_hash = hash_of_item, .pl_page_count = PS_POOL_PAGES_MAX - 2};
+    p.pl_page_room = p.pl_page_count;
+    p.pl_pages = calloc(p.pl_page_room, sizeof *p.pl_pages);
+    int id = 0;
+    memset(refs, 0, sizeof refs);
+    for (; id < ENTRIES; id++) {
+        refs[id] = ps_pool_add(&p, PS_POOL_ENTRY_MAX, hash_of(id));
+        if (refs[id] == 0) break;
+        ((item *)ps_pool_at(&p, refs[id]))->id = id;
+    }
+    CHECK(id > 2 && id < ENTRIES);
+    CHECK_EQ(PS_POOL_PAGES_MAX, p.pl_page_count);
+    CHECK_EQ(PS_POOL_PAGES_MAX - 1, refs[id - 1] >> PS_POOL_PAGE_BITS);
+    CHECK_EQ(id, p.pl_count);
+    for (int i = 0; i < id; i++) CHECK(is_found(&p, i));
+    ps_pool_drop(&p, refs[0]); /* and its room is given again */
+    CHECK_EQ(refs[0], ps_pool_add(&p, PS_POOL_ENTRY_MAX, hash_of(0)));
+    ps_pool_free(&p);
+}
+
 int main(void) {
     check_begin();
     campaign(0);
     campaign(1);
     campaign(ENTRIES / 3); /* and more come than were expected */
     test_who_reserves_moves_nothing();
+    test_the_last_reference_is_the_last_entry();
     return check_end("pool");
 }
