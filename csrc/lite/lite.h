@@ -60,7 +60,8 @@ int32_t ps_lite_add_below(ps_core *core, const ps_lite_who *who, const char *par
                           ps_error *error);
 /* What is added from now on, in as many calls as it takes, is a new set of it. */
 void ps_lite_begin_set(ps_core *core, const ps_lite_who *who);
-/* Unsubscribes it from what is not of the new set: from so many, and how many went. */
+/* Unsubscribes it from what is not of the new set: looks at so many, and says at how many; fewer:
+ * that was all. */
 int32_t ps_lite_end_set(ps_core *core, const ps_lite_who *who, int32_t most);
 /* Has it read all lite topics of its topic. 1: it did not before. */
 int ps_lite_add_wild(ps_core *core, const ps_lite_who *who);

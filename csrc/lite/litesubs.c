@@ -184,6 +184,7 @@ static int add_sub(ps_core *core, lite_client *c, ps_slice queue) {
     if (sub == 0) return -1;
     lite_sub *s = ps_lite_sub_at(l, sub);
     bool had = s->ls_listed;
+    c->lc_in_round += !had || s->ls_round != c->lc_round;
     s->ls_round = c->lc_round;
     ps_lite_list_sub(l, sub);
     if (had) return 0;
@@ -250,10 +251,20 @@ int32_t ps_lite_add_below(ps_core *core, const ps_lite_who *who, const char *par
     return ps_lite_add(core, who, queues, used, e);
 }
 
+/* Those of the new set get the next round. After the last round all that there are are of round 0:
+ * a set that has not ended may have left some of any. */
 void ps_lite_begin_set(ps_core *core, const ps_lite_who *who) {
     PS_CORE_HELD(core);
     lite_client *c = ps_lite_find_who(core, who);
-    if (c != NULL) c->lc_round++; /* those of the new set get it, and come after the others */
+    if (c == NULL) return;
+    if (c->lc_round == LITE_ROUNDS) {
+        const ps_lite *l = core->co_lite;
+        lite_sub *s = ps_lite_sub_at(l, c->lc_subs);
+        for (; s != NULL; s = ps_lite_sub_at(l, s->ls_next)) s->ls_round = 0;
+        c->lc_round = 0;
+    }
+    c->lc_round++;
+    c->lc_in_round = 0;
 }
 
 int32_t ps_lite_end_set(ps_core *core, const ps_lite_who *who, int32_t most) {
@@ -261,9 +272,12 @@ int32_t ps_lite_end_set(ps_core *core, const ps_lite_who *who, int32_t most) {
     lite_client *c = ps_lite_find_who(core, who);
     ps_lite *l = core->co_lite;
     int32_t n = 0;
-    for (; c != NULL && n < most && c->lc_subs != 0; n++) {
-        if (ps_lite_sub_at(l, c->lc_subs)->ls_round == c->lc_round) break;
-        ps_lite_drop_sub(l, c->lc_subs);
+    /* Old ones come first, but for those that were looked at meanwhile. */
+    for (; c != NULL && n < most && c->lc_in_round < c->lc_sub_count; n++) {
+        if (ps_lite_sub_at(l, c->lc_subs)->ls_round == c->lc_round)
+            ps_lite_list_sub(l, c->lc_subs);
+        else
+            ps_lite_drop_sub(l, c->lc_subs);
     }
     return n;
 }

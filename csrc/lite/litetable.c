@@ -173,6 +173,7 @@ void ps_lite_drop_sub(ps_lite *l, ps_ref sub) {
     if (s->ls_listed) {
         unlist_sub(l, s);
         c->lc_sub_count--;
+        c->lc_in_round -= s->ls_round == c->lc_round;
         if (c->lc_gone) {
             l->rg_sums.leaving--;
         } else {

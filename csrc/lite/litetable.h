@@ -33,6 +33,7 @@ typedef struct lite_group {
 } lite_group;
 
 #define LITE_ROUND_BITS 5
+#define LITE_ROUNDS ((1 << LITE_ROUND_BITS) - 1)
 
 /* A pair of client and queue; or only an event, of a client that reads all lite topics. */
 typedef struct lite_sub {
@@ -67,6 +68,7 @@ struct lite_client {
     bool lc_blocked_too; /* those, too, whose batch is out: the same attempt may have it again */
     bool lc_gone;        /* it has left: it is freed when nothing of it is left */
     uint8_t lc_round : LITE_ROUND_BITS;
+    int32_t lc_in_round; /* listed pairs of this round */
     ps_ref lc_subs, lc_subs_last;
     ps_ref lc_named;    /* the next one of which ps_lite_names() gives the name; 0: not here yet */
     int32_t lc_to_name; /* so many more that gives at most; 0: nobody asks */

@@ -4,10 +4,11 @@
 #define _GNU_SOURCE
 #include "core_kit.h"
 #include "format/offsetblock.h"
-#include "lite/lite.h"
+#include "lite/litetable.h"
 #include "pop/poporder.h"
 #include "store/lights.h"
 #include "tables/lags.h"
+#include "tables/lightrows.h"
 
 enum { STEPS = 4000, CLIENTS = 4, NAMES = 6, HOUR = 3600000 };
 enum { OTHERS = 4, ALL = NAMES + OTHERS }; /* lite topics that nobody subscribes to, and that go */
@@ -555,6 +556,85 @@ static void test_names_by_the_piece_are_all_of_them(void) {
     ps_lite_leave(kit_core, &w);
 }
 
+/* Of any number of sets that have begun and not ended; and when old pairs come after new ones. */
+static void test_what_is_not_of_the_last_set_goes(void) {
+    const ps_lite_who w = {"g", "sets", 1, 4};
+    ps_error e = {0};
+    for (int sets = 1; sets < 100; sets++) {
+        int seen[100] = {0};
+        CHECK(ps_lite_join(kit_core, &w, "L", 1, 100, &e) >= 0);
+        subscribe_many(&w, 0, 50);
+        for (int i = 0; i < sets; i++) {
+            ps_lite_begin_set(kit_core, &w);
+            subscribe_many(&w, 40, 60);
+        }
+        lite_client *c = ps_lite_find_who(kit_core, &w);
+        if (sets % 2 == 0)
+            for (int i = 0; i < 10; i++) ps_lite_list_sub(kit_core->co_lite, c->lc_subs);
+        for (int calls = 0; ps_lite_end_set(kit_core, &w, 7) == 7; calls++)
+            if (!CHECK(calls < 100)) return;
+        for (bool begin = true; take_names(&w, begin, seen); begin = false) {
+        }
+        for (int i = 0; i < 100; i++) CHECK_EQ(i >= 40 && i < 60, seen[i] > 0);
+        if (sets % 3 == 0) ps_lite_leave(kit_core, &w); /* else with the pairs of before */
+    }
+    ps_lite_leave(kit_core, &w);
+}
+
+/* A number is given again when nothing of its client is left, and to one client at a time. */
+static void test_clients_that_come_and_go_have_numbers_of_their_own(void) {
+    enum { HERE = 150, ROUNDS = 40 };
+    ps_lite *l = kit_core->co_lite;
+    uint32_t most = 0;
+    ps_error e = {0};
+    for (int round = 0; round < ROUNDS; round++) {
+        char ids[HERE][16];
+        for (int i = 0; i < HERE; i++) {
+            ps_lite_who w = {"g", ids[i], 1, snprintf(ids[i], 16, "%d-%d", round, i)};
+            CHECK_EQ(1, ps_lite_join(kit_core, &w, "L", 1, 100, &e));
+            subscribe_many(&w, i % 90, i % 90 + 2);
+        }
+        for (int i = 0; i < HERE; i++) {
+            ps_lite_who w = {"g", ids[i], 1, (int32_t)strlen(ids[i])};
+            lite_client *c = ps_lite_find_who(kit_core, &w);
+            CHECK(l->rg_numbered[c->lc_number] == c);
+            CHECK(ps_lite_client_of(l, ps_lite_sub_at(l, c->lc_subs)) == c);
+            ps_lite_leave(kit_core, &w);
+        }
+        for (int i = 0; i < 100 && l->rg_gone != NULL; i++) ps_lite_look_now(kit_core);
+        CHECK(l->rg_gone == NULL);
+        if (round == 0) most = l->rg_number_count;
+    }
+    CHECK_EQ(most, l->rg_number_count);
+}
+
+/* What a row has no bits for counts as the most that it can say, and right once it is less. */
+static void test_a_lag_that_a_row_cannot_say_is_looked_up(void) {
+    const char *queue = "%LMQ%$L$far";
+    const int64_t end = 4 * PS_BEHIND_MAX;
+    const int64_t behind[] = {end, 5, PS_BEHIND_MAX + 1, PS_BEHIND_MAX, PS_BEHIND_MAX - 1,
+                              1LL << 33, PS_BEHIND_MAX + 2, 0, end};
+    ps_light *light = &kit_store->st_light;
+    ps_lag_row before, now;
+    ps_error e = {0};
+    pthread_mutex_lock(&light->lt_lock);
+    ps_light_queue *q = ps_light_get_locked(light, queue, 11);
+    q->lq_max = q->lq_next = end;
+    pthread_mutex_unlock(&light->lt_lock);
+    CHECK_EQ(1, ps_lag_get(kit_core, "h", 1, &before));
+    for (int i = 0; i < (int)(sizeof behind / sizeof *behind); i++) {
+        CHECK_EQ(0, ps_core_commit(kit_core, "h", 1, queue, 11, 0, end - behind[i], &e));
+        CHECK_EQ(1, ps_lag_get(kit_core, "h", 1, &now));
+        CHECK_EQ(behind[i] < PS_BEHIND_MAX ? behind[i] : PS_BEHIND_MAX,
+                 now.messages - before.messages);
+    }
+    CHECK_EQ(1, ps_light_remove(light, queue, 11, 0, &e));
+    ps_lag_end(kit_core, ps_lite_slice(queue, 11));
+    ps_core_forget_offsets(kit_core, "h", 1, queue, 11);
+    CHECK_EQ(1, ps_lag_get(kit_core, "h", 1, &now));
+    CHECK_EQ(before.messages, now.messages);
+}
+
 static void test_all_are_answered_at_the_end(void) {
     for (int i = 0; i < CLIENTS; i++)
         if (!polls[i]) pop(i, HOUR);
@@ -585,6 +665,9 @@ int main(void) {
     test_who_asks_gets_what_waits_for_a_wildcard_group();
     test_who_has_left_subscribes_to_nothing();
     test_names_by_the_piece_are_all_of_them();
+    test_what_is_not_of_the_last_set_goes();
+    test_clients_that_come_and_go_have_numbers_of_their_own();
+    test_a_lag_that_a_row_cannot_say_is_looked_up();
     test_many_below();
     test_all_are_answered_at_the_end();
     test_lag_follows_groups_offsets_and_queues();
