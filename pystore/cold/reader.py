@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pystore.cold.ahead import in_order
 from pystore.cold.arrow import OF_A_LOG, PieceRecords
-from pystore.cold.blocks import RUN_BYTES, BlockCache
+from pystore.cold.blocks import BLOCK, RUN_BYTES, BlockCache
 from pystore.cold.failures import TierDamaged, TierUnreachable
 from pystore.cold.manifest import SEGMENT_MAX, Row, crc_of
 from pystore.cold.objects import address_of
@@ -38,7 +38,7 @@ from pystore.cold.tier import Extent, Place, QueueSpan, Recent, Tier, TierView, 
 from pystore.cold.units import fetch_units
 from pystore.errors import NotFound, ReadOnly, StoreClosed
 from pystore.files.mapped import MappedFile
-from pystore.format.records import Buffer
+from pystore.format.records import MAGIC_HEAD, Buffer
 from pystore.format.units import UNIT, units_of
 from pystore.metadata import Metadata
 from pystore.native import ffi, utf8
@@ -159,6 +159,7 @@ class ColdReader(Reader):
         self._on = ReadingOn(self.pieces, summed=tier.summed) if blocks is None else None
         self._spans: dict[tuple[str, int], QueueSpan] = {}
         self._all = False
+        self._damaged_reads = 0
         self._cursors: Recent[tuple[str, int], _QueueCursor] = Recent(_CURSORS)
         self._open = True
 
@@ -243,6 +244,7 @@ class ColdReader(Reader):
         times = [span for span in spans if span.time_max >= 0]
         facts |= {
             "path": self.address, "checkpoint": (0, 0, 0, 0, 0),
+            "damaged_reads": self._damaged_reads,
             "topics": len({span.topic for span in spans}), "queues": len(spans),
             "index_files": sum(span.segments for span in spans),
             "store_timestamp_min": min((span.time_min for span in times), default=-1),
@@ -328,6 +330,7 @@ class ColdReader(Reader):
             raise TierDamaged(f"{batch.damaged} records of {topic}/{queue} came wrong twice, the"
                               f" first at offset {batch.first_damaged}", extent.key)  # fmt: skip
         if batch.damaged:
+            self._damaged_reads += batch.damaged
             self._log_damage(topic, queue, batch)
         return batch
 
@@ -364,6 +367,9 @@ class ColdReader(Reader):
             middle = (choice.first + choice.last) // 2
             units = units[: (middle + 1) * UNIT.size]
             choice = choose_units(units, options)
+        if extent.row is None and choice.high - choice.low > BLOCK:
+            units = self._with_heads(extent.log, units)
+            choice = choose_units(units, options)
         if choice.first < 0:
             return _nothing(GetStatus.NO_MATCHED_MESSAGE, offset + choice.looked, 0, 0)
         first, last = offset + choice.first, offset + choice.last
@@ -379,6 +385,23 @@ class ColdReader(Reader):
         if batch.next_offset == last + 1:
             batch.next_offset = offset + choice.looked  # the units after it are of other tags
         return batch
+
+    def _with_heads(self, log: tuple[Place, ...], units: bytes) -> bytes:
+        """Returns units of RocketMQ's own tier, of which those of large records lead nowhere if
+        there is no such record: nothing has checked them, and each may ask for 64 MiB."""
+        made = bytearray(units)
+        for at, (place, size, code) in enumerate(UNIT.iter_unpack(units)):
+            if size > BLOCK and not self._begins(log, place, size):
+                UNIT.pack_into(made, at * UNIT.size, place, 0, code)
+        return bytes(made)
+
+    def _begins(self, log: tuple[Place, ...], place: int, size: int) -> bool:
+        head: bytes = size.to_bytes(4, "big") + MAGIC_HEAD
+        if self._log_bytes(log, place, place + len(head), False) == head:
+            return True
+        for each in log:  # what came may have been wrong, and not what is there
+            self._blocks.forget(each.key)
+        return self._log_bytes(log, place, place + len(head), False) == head
 
     def _log_bytes(self, log: tuple[Place, ...], low: int, high: int, on: bool) -> bytes:
         """Returns the bytes [low, high) of a queue's log as far as they are there."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import struct
 import tracemalloc
 from collections.abc import Callable, Iterable
@@ -23,7 +25,7 @@ from pystore.cold.manifest import (
     with_sum,
 )
 from pystore.cold.objects import FolderObjects, open_objects
-from pystore.cold.places import broker_folder
+from pystore.cold.places import broker_folder, object_name
 from pystore.cold.push import push
 from pystore.cold.reader import ColdReader
 from pystore.cold.restore import restore, salvage
@@ -199,6 +201,34 @@ def test_an_object_that_is_gone_is_named(tier: Tier):
     assert "are lost" in audit.wrong[0]
     remove(tier, "orders", 0)
     assert verify(open_own(tier)).wrong == []
+
+
+def test_no_more_is_fetched_for_a_unit_than_tells_that_it_leads_nowhere(tmp_path: Path):
+    """RocketMQ's own tier has no sums of units: each may claim a record of 64 MiB. One that leads
+    to a large record has it read."""
+    tier = new_tier(tmp_path / "cold", "c1", "broker-a")
+    with pystore.open(tmp_path / "store", maxMessageSize=4 << 20) as store:
+        size = store.put("orders", bytes(2 << 20)).size
+        store.flush()
+        push(store, tier)
+    root = Path(tier.objects.address)
+    shutil.rmtree(root / "rmq_sys_MANIFEST")
+    (segment,) = (root / "orders/0/COMMIT_LOG").iterdir()
+    log = segment.with_name(object_name(0))
+    log.write_bytes(segment.read_bytes()[:size])
+    os.truncate(log, 1 << 30)
+    units = root / "orders/0/CONSUME_QUEUE" / object_name(0)
+    units.parent.mkdir(exist_ok=True)
+    strange = [UNIT.pack(n << 20, 60 << 20, 0) for n in range(3, 100)]
+    units.write_bytes(UNIT.pack(0, size, 0) + b"".join(strange))
+    with ColdReader(tmp_path / "cold") as reader:
+        found, at = [], 0
+        while at < 98:
+            batch = reader.read("orders", 0, at)
+            found += [len(each.body) for each in batch]
+            at = batch.next_offset
+        assert (found, reader.info().damaged_reads) == ([2 << 20], 97)
+        assert reader._blocks.fetched < 400 << 20
 
 
 def test_strangers_objects_stay(tier: Tier):
