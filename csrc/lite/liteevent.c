@@ -249,23 +249,29 @@ int ps_lite_dispatch(ps_core *core, const ps_lite_who *who) {
     return 1;
 }
 
+/* An event goes from its client to one who waits. False: nobody does; it is the client's last. */
+static bool pass_on(ps_core *core, ps_ref sub) {
+    ps_lite *l = core->co_lite;
+    lite_client *c = ps_lite_client_of(l, ps_lite_sub_at(l, sub));
+    char name[UINT8_MAX];
+    const ps_slice queue = ps_lite_sub_queue(l, ps_lite_sub_at(l, sub), name);
+    ps_lite_event_drop(l, sub);
+    pick_client(core, c->lc_group, queue, c);
+    if (c->lc_group->lg_rank != WAITS || !give_event(core, c->lc_group, queue)) {
+        ps_lite_event_add(l, sub);
+        return false;
+    }
+    if (!ps_lite_sub_at(l, sub)->ls_listed) ps_lite_drop_sub(l, sub);
+    return true;
+}
+
 /* Those that nobody waits for go to the end, so that the next call looks at others. */
 void ps_lite_hand_over(ps_core *core, const ps_lite_who *who) {
     PS_CORE_HELD(core);
-    ps_lite *l = core->co_lite;
     lite_client *c = ps_lite_find_who(core, who);
     int32_t left = c == NULL ? 0 : c->lc_event_count;
-    for (left = left < HAND_OVER_MAX ? left : HAND_OVER_MAX; left > 0; left--) {
-        char name[UINT8_MAX];
-        ps_ref sub = c->lc_events;
-        const ps_slice queue = ps_lite_sub_queue(l, ps_lite_sub_at(l, sub), name);
-        ps_lite_event_drop(l, sub);
-        pick_client(core, c->lc_group, queue, c);
-        if (c->lc_group->lg_rank != WAITS || !give_event(core, c->lc_group, queue))
-            ps_lite_event_add(l, sub);
-        else if (!ps_lite_sub_at(l, sub)->ls_listed)
-            ps_lite_drop_sub(l, sub);
-    }
+    for (left = left < HAND_OVER_MAX ? left : HAND_OVER_MAX; left > 0; left--)
+        pass_on(core, c->lc_events);
     tell_ready(core);
 }
 
@@ -344,6 +350,18 @@ static bool take_news(ps_core *core, int64_t until_ns) {
     return false;
 }
 
+/* Who has the event of a batch whose time is over, and does not ask, may be gone: one who waits
+ * has it instead. False: nobody does, or nobody has it. */
+static bool take_from_idle(ps_core *core, const lite_group *g, ps_slice queue) {
+    const ps_lite *l = core->co_lite;
+    for (ps_ref at = ps_lite_first_of(l, queue); at != 0; at = ps_lite_next_of(l, at, queue)) {
+        const lite_client *c = ps_lite_client_of(l, ps_lite_sub_at(l, at));
+        if (c->lc_group == g && c->lc_polls == NULL && ps_lite_sub_at(l, at)->ls_is_event)
+            return pass_on(core, at);
+    }
+    return false;
+}
+
 /* False: there are more. */
 static bool give_back(ps_core *core, int64_t until_ns) {
     ps_order *o;
@@ -353,7 +371,8 @@ static bool give_back(ps_core *core, int64_t until_ns) {
         lite_group *g =
             ps_lite_group(core->co_lite, ps_lite_slice(p->pr_names, p->pr_group_len));
         ps_order_undue(core, o);
-        if (g != NULL) ps_lite_offer(core, g, ps_lite_queue_of(p));
+        if (g != NULL && !take_from_idle(core, g, ps_lite_queue_of(p)))
+            ps_lite_offer(core, g, ps_lite_queue_of(p));
         if (ps_monotonic_ns() >= until_ns) return false;
     }
     return true;

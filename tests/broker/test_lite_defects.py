@@ -43,6 +43,24 @@ async def test_d7_an_event_of_a_queue_that_is_out_is_not_lost(store_path, monkey
         assert got == (["1"] if how == "acknowledged" else ["0", "1"])
 
 
+async def test_who_waits_has_the_batch_of_a_client_that_is_gone_when_its_time_is_over(
+    store_path, monkeypatch
+):
+    """The one that is gone has the event of a further message, too."""
+    monkeypatch.setattr(lite_topics, "_SWEEP_S", 3600)
+    async with lite_broker(store_path) as lt:
+        await lt.add("a", client="c1")
+        await lt.send("a", "0")
+        assert (await lt.pop("c1", poll=60_000)).code == 0
+        await lt.send("a", "1")
+        await until_async(lambda: lt.lite.registry.totals().events)
+        await lt.add("a", client="c2")
+        waits = asyncio.ensure_future(lt.bodies(client="c2", poll=600_000))
+        await until_async(lambda: lt.lite.registry.totals().polls)
+        lt.shift(60_001)
+        assert [body for _, body in await waits] == ["0", "1"]
+
+
 async def test_d12_a_deleted_group_of_lite_topics_has_no_offsets(store_path, monkeypatch):
     """A pop of it that waits is answered; another group's offsets stay unless somebody asks, and
     for a group without lite topics nobody looks at the clients of others."""
