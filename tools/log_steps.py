@@ -42,6 +42,8 @@ STEPS: dict[str, str] = {
         " `pystore cold rm --topic`",
     "Filters may miss messages of the cold tier: %s: %s":
         "see what is damaged: `pystore cold verify`; reads without a filter have everything",
+    "Read in the cold tier: %s have another sum, twice: %s":
+        "see what is damaged: `pystore cold verify`; or set tieredWhenDamaged=WAIT",
     "Passed over in the cold tier: %s came wrong twice: %s":
         "see what is damaged: `pystore cold verify`; or set tieredWhenDamaged=WAIT",
     "The keys of %s have another CRC: all its messages are read":

@@ -144,7 +144,7 @@ class BlockCache:
 
     def _fetch_later(self, key: str, numbers: range, size: int) -> None:
         run = key, numbers
-        if run in self._later:
+        if run in self._later or all((key, number) in self._blocks for number in numbers):
             return
         with self._lock:
             if self._pool is None:

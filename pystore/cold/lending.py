@@ -14,7 +14,7 @@ from pystore.cold.blocks import BlockCache
 from pystore.cold.failures import TierDamaged, TierUnreachable
 from pystore.cold.segment import SUMS
 from pystore.cold.tier import Extent, QueueSpan, TierView
-from pystore.cold.units import fetch_units
+from pystore.cold.units import are_right, fetch_units, prepare_sums
 from pystore.errors import NotFound
 from pystore.format.records import Buffer
 from pystore.format.units import UNIT, units_of
@@ -132,6 +132,8 @@ class Lender:
             self._lend_extent(want, extent, life)
 
     def _units(self, want: Want, extent: Extent, count: int) -> bytes:
+        if want.high:
+            prepare_sums(self.blocks, extent)
         return fetch_units(
             self.blocks, extent, want.offset, count, on=want.reads_on, strict=not self.passes_over
         )
@@ -150,16 +152,22 @@ class Lender:
                 count = len(units) // UNIT.size
             records = self._log_bytes(want, extent, high) if high else b""
             anyway = again and self.passes_over
-            damaged = self._lend(want, units, records, life, anyway=anyway)
-            if not damaged:
-                return
+            right = are_right(self.blocks, extent, want.low, high)
+            if right or anyway:
+                damaged = self._lend(want, units, records, life, anyway=anyway)
+                if right and not damaged:
+                    return
             for key in {extent.key, *(each.key for each in extent.log)}:
                 self.blocks.forget(key)
-        what = f"{damaged} of the records of {want.topic}/{want.queue} from {want.offset} on"
+        some = f"{damaged} of the records" if damaged else "records"
+        what = f"{some} of {want.topic}/{want.queue} from {want.offset} on"
         if not self.passes_over:
             raise TierDamaged(f"{what} came wrong twice", extent.key)
         self.damaged += damaged
-        _log.warning("Passed over in the cold tier: %s came wrong twice: %s", what, extent.key)
+        if damaged:
+            _log.warning("Passed over in the cold tier: %s came wrong twice: %s", what, extent.key)
+        else:
+            _log.warning("Read in the cold tier: %s have another sum, twice: %s", what, extent.key)
 
     def _log_bytes(self, want: Want, extent: Extent, high: int) -> bytes:
         """Returns the bytes of a queue's log from what is wanted on, as far as they are there: the

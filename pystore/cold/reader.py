@@ -35,7 +35,7 @@ from pystore.cold.segment import (
     units_of_row,
 )
 from pystore.cold.tier import Extent, Place, QueueSpan, Recent, Tier, TierView, open_tier
-from pystore.cold.units import fetch_units
+from pystore.cold.units import are_right, fetch_units, prepare_sums
 from pystore.errors import NotFound, ReadOnly, StoreClosed
 from pystore.files.mapped import MappedFile
 from pystore.format.records import MAGIC_HEAD, Buffer
@@ -360,6 +360,7 @@ class ColdReader(Reader):
         most = options.max_messages
         filtered = bool(options.tag_count) or options.sql != ffi.NULL
         count = min(extent.end - offset, max(most, _LEAST_UNITS) if filtered else most)
+        prepare_sums(self._blocks, extent)
         units = fetch_units(self._blocks, extent, offset, count, summed=filtered,
                             strict=not self.passes_over)  # fmt: skip
         choice = choose_units(units, options)
@@ -377,11 +378,18 @@ class ColdReader(Reader):
         records = self._log_bytes(extent.log, choice.low, choice.high, on)
         summed = self.tier.summed
         batch = excerpt(records, choice.low, part, first, place, options, summed=summed)
-        if batch.damaged:  # what came may have been wrong, and not what is there
+        right = are_right(self._blocks, extent, choice.low, choice.high)
+        if batch.damaged or not right:  # what came may have been wrong, and not what is there
             for each in extent.log:
                 self._blocks.forget(each.key)
             records = self._log_bytes(extent.log, choice.low, choice.high, False)
             batch = excerpt(records, choice.low, part, first, place, options, summed=summed)
+            right = are_right(self._blocks, extent, choice.low, choice.high)
+        if not right and not batch.damaged:
+            what = f"records of {place[0]}/{place[1]} from {first} on"
+            if not self.passes_over:
+                raise TierDamaged(f"{what} have another sum, twice", extent.key)
+            _log.warning("Read in the cold tier: %s have another sum, twice: %s", what, extent.key)
         if batch.next_offset == last + 1:
             batch.next_offset = offset + choice.looked  # the units after it are of other tags
         return batch

@@ -16,8 +16,9 @@ from pystore.format.units import UNIT
 from pystore.native import ffi, lib, raise_error
 from pystore.store._messages import Batch
 
-__all__ = ["BLOCK", "SUMS", "check_segment", "choose_units", "excerpt", "key_bytes", "key_slice",
-           "keys_of", "make_segment", "sums_of", "units_of_row"]  # fmt: skip
+__all__ = ["BLOCK", "SUMS", "check_segment", "choose_units", "excerpt", "has_sums", "key_bytes",
+           "key_slice", "keys_of", "make_segment", "summed_bytes", "sums_of",
+           "units_of_row"]  # fmt: skip
 
 _TAIL = struct.Struct(">qqiiIiIq")
 _KEY = struct.Struct(">II")
@@ -29,6 +30,8 @@ assert _KEY.size == lib.PS_FLAT_KEY
 _SUM_KEYS = int(lib.PS_FLAT_KEYS)
 _SUM_BYTES = _SUM_KEYS * _KEY.size + int(lib.PS_FLAT_SUM)
 _WHICH_KEYS = struct.Struct(">qI")
+_RECORD_SUM = struct.Struct(">I")
+assert _RECORD_SUM.size == lib.PS_FLAT_SUM
 #: Bytes of records that have a sum, at most.
 BLOCK = int(lib.PS_FLAT_BLOCK)
 #: A slice of a key table reaches so many standard deviations around where a hash is expected.
@@ -64,9 +67,13 @@ def check_segment(data: Buffer, row: Row, where: str, *, records: bool = True) -
     records are read. Raises: TierDamaged."""
     view = memoryview(data)
     sums = view[row.sums_at : row.size - _TAIL.size]
-    whole = len(view) == row.size
-    by_sums = whole and not records and len(sums) > 0
-    if not whole or (_crc_by_sums(view, sums, row) if by_sums else crc_of(view)) != row.crc:
+    right = len(view) == row.size
+    if right and row.has_record_sums:
+        right = _crc_by_sums(view, sums, row) == row.crc
+        right = right and (not records or has_sums(view[: row.records], sums))
+    elif right:
+        right = crc_of(view) == row.crc
+    if not right:
         raise TierDamaged("a segment has another CRC than its manifest says", where)
     tail = _TAIL.unpack_from(data, row.size - _TAIL.size)
     if tail[:4] != (row.base, row.first, row.count, row.keys) or tail[6] != lib.PS_MAGIC_BLANK:
@@ -79,6 +86,24 @@ def _crc_by_sums(data: memoryview, sums: memoryview, row: Row) -> int:
     crc = lib.ps_flat_joined(ffi.from_buffer("uint8_t[]", sums), row.records)
     behind = data[row.records :]
     return int(lib.ps_flat_join(crc, crc_of(behind), len(behind)))
+
+
+def summed_bytes(row: Row, low: int, high: int) -> tuple[range, range]:
+    """Returns which bytes of a segment have sums that cover the bytes [low, high) of its log's
+    records, and which bytes of it these sums are. Both are of what the row says is there."""
+    first, end = (max(low - row.base, 0)) // BLOCK, -(-min(high - row.base, row.records) // BLOCK)
+    size = int(lib.PS_FLAT_SUM)
+    return (
+        range(first * BLOCK, min(end * BLOCK, row.records)),
+        range(row.sums_at + first * size, row.sums_at + end * size),
+    )
+
+
+def has_sums(records: Buffer, sums: Buffer) -> bool:
+    """Says whether records have these sums, from the beginning of a block on."""
+    view = memoryview(records)
+    blocks = (view[at : at + BLOCK] for at in range(0, len(view), BLOCK))
+    return [crc_of(each) for each in blocks] == [crc for (crc,) in _RECORD_SUM.iter_unpack(sums)]
 
 
 def sums_of(pieces: Iterable[Buffer], size: int) -> tuple[int, ...] | None:

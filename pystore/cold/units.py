@@ -1,4 +1,5 @@
-"""Units of a segment as far as they can be believed: what came wrong is asked for once more.
+"""Units and records of a segment as far as they can be believed: what came wrong is asked for once
+more.
 
 A unit's place and size are confirmed by the record that they lead to; its tags' hash, by which a
 record is passed over without a look at it, by the sum of all units and keys alone. These are looked
@@ -15,11 +16,11 @@ from collections.abc import Iterator
 from pystore.cold.blocks import BLOCK, BlockCache
 from pystore.cold.failures import TierDamaged
 from pystore.cold.manifest import Row, crc_of
-from pystore.cold.segment import sums_of
+from pystore.cold.segment import has_sums, summed_bytes, sums_of
 from pystore.cold.tier import Extent
 from pystore.format.units import UNIT, units_of
 
-__all__ = ["fetch_units"]
+__all__ = ["are_right", "fetch_units", "prepare_sums"]
 
 _log = logging.getLogger("pystore")
 #: Bytes of units and keys that are fetched by one request when all of them are looked at.
@@ -52,6 +53,29 @@ def fetch_units(
     if why:
         _log.warning("Filters may miss messages of the cold tier: %s: %s", extent.key, why)
     return units
+
+
+def are_right(blocks: BlockCache, extent: Extent, low: int, high: int) -> bool:
+    """Says whether the bytes [low, high) of a queue's log came as their segment has them, by its
+    sums of records: a record's own covers its body, and the rest if it has one of its properties.
+    True where there are no such sums. Raises: TierDamaged, TierUnreachable."""
+    row = extent.row
+    if row is None or not row.has_record_sums:
+        return True
+    records, sums = summed_bytes(row, low, high)
+    if not records:
+        return True
+    return has_sums(
+        blocks.get(extent.key, records.start, records.stop, extent.whole),
+        blocks.get(extent.key, sums.start, sums.stop, extent.whole),
+    )
+
+
+def prepare_sums(blocks: BlockCache, extent: Extent) -> None:
+    """Has the sums of records come while something else of the segment is fetched."""
+    row = extent.row
+    if row is not None and row.has_record_sums and extent.whole > BLOCK:
+        blocks.prepare(extent.key, row.sums_at, row.size, extent.whole)
 
 
 def _fetched(

@@ -238,6 +238,46 @@ def test_a_wrong_hash_beside_very_many_keys_hides_nothing(tmp_path: Path):
         reader.read("orders", 0, 40, tags="paid", max_messages=1)
 
 
+def bytes_of(value: Any) -> Any:
+    return bytes(value) if isinstance(value, memoryview) else value
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store whose records have sums of their bodies alone, as is upstream's default."""
+    path = tmp_path_factory.mktemp("bare") / "store"
+    sizes = {"mappedFileSizeCommitLog": 1 << 16, "maxHashSlotNum": 512, "maxIndexNum": 2048}
+    with pystore.open(path, **sizes) as store:
+        for number in range(400):
+            store.put("orders", bytes(300), queue=0, tags="paid", properties={"n": str(number)})
+    return path
+
+
+@pytest.mark.parametrize("reads", ["a broker", "a reader"])
+def test_no_byte_of_a_record_that_came_wrong_is_believed(bare: Path, tmp_path: Path, reads: str):
+    """Times, hosts and properties have no sum in the record."""
+    twin = Twin(bare, tmp_path)
+    (wanted,) = twin.whole.read("orders", 0, 0, max_messages=1)
+    tier = twin.lender.tier
+    span = tier.span("orders", 0)
+    names = ("raw_properties", "flag", "born_timestamp", "born_host", "store_timestamp", "raw_body")
+    told = {name: bytes_of(getattr(wanted, name)) for name in names}
+    for at in range(wanted.size):
+        twin.lender = lied_to(
+            twin, lambda data, at=at: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], 1
+        )
+        if reads == "a reader":
+            reader = ColdReader.over(tier, twin.lender.blocks)
+            (got,) = reader.read("orders", 0, 0, max_messages=1)
+        else:
+            twin.lender.publish("orders", 0, None)
+            twin.lender.publish("orders", 0, span)
+            (got,) = twin.read("orders", 0, 0, max_messages=1)
+        assert twin.lender.blocks._objects.times == 0
+        assert {name: bytes_of(getattr(got, name)) for name in names} == told, at
+    twin.close()
+
+
 def test_damaged_hashes_of_tags_are_named(twin: Twin, caplog: pytest.LogCaptureFixture):
     (extent, *_) = twin.lender.tier.extents("orders", 0, 0, 1 << 40)
     at = extent.at + UNIT.size - 1
