@@ -14,7 +14,7 @@ from pystore.cold.blocks import BlockCache
 from pystore.cold.failures import TierDamaged, TierUnreachable
 from pystore.cold.segment import SUMS
 from pystore.cold.tier import Extent, QueueSpan, TierView
-from pystore.cold.units import are_right, fetch_units, prepare_sums
+from pystore.cold.units import fetch_records, fetch_units, prepare_sums
 from pystore.errors import NotFound
 from pystore.format.records import Buffer
 from pystore.format.units import UNIT, units_of
@@ -150,9 +150,8 @@ class Lender:
                 units = self._units(want, extent, min(_UNITS, extent.end - want.offset))
                 units, high = _cut(units, want.low)
                 count = len(units) // UNIT.size
-            records = self._log_bytes(want, extent, high) if high else b""
+            records, right = fetch_records(self.blocks, extent, want.low, high, on=want.reads_on)
             anyway = again and self.passes_over
-            right = are_right(self.blocks, extent, want.low, high)
             if right or anyway:
                 damaged = self._lend(want, units, records, life, anyway=anyway)
                 if right and not damaged:
@@ -168,20 +167,6 @@ class Lender:
             _log.warning("Passed over in the cold tier: %s came wrong twice: %s", what, extent.key)
         else:
             _log.warning("Read in the cold tier: %s have another sum, twice: %s", what, extent.key)
-
-    def _log_bytes(self, want: Want, extent: Extent, high: int) -> bytes:
-        """Returns the bytes of a queue's log from what is wanted on, as far as they are there: the
-        units may lie."""
-        pieces: list[bytes] = []
-        at = want.low
-        for each in extent.log:
-            end = each.base + each.size
-            if end <= at or each.base > at or at >= high:
-                continue
-            start, to = at - each.base, min(high, end) - each.base
-            pieces.append(self.blocks.get(each.key, start, to, each.whole, on=want.reads_on))
-            at = each.base + to
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _lend(self, want: Want, units: Buffer, records: Buffer, life: int, *, anyway: bool) -> int:
         """Returns how many records are damaged: then nothing was lent, but `anyway`. life: of the

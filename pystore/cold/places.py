@@ -131,8 +131,10 @@ class Floor(NamedTuple):
 def floor_of(key: str) -> Floor | None:
     """Returns what an object of this key says; None: it is another one."""
     found = _FLOOR.fullmatch(key)
-    floor = Floor(int(found[1]), int(found[2])) if found else Floor()
-    return floor if found and max(floor) <= NUMBER_MAX else None
+    if found is None:
+        return None
+    floor = Floor(int(found[1]), int(found[2]))
+    return floor if max(floor) <= NUMBER_MAX else None
 
 
 def is_kept(topic: str, cluster: str, broker: str) -> bool:

@@ -35,7 +35,7 @@ from pystore.cold.segment import (
     units_of_row,
 )
 from pystore.cold.tier import Extent, Place, QueueSpan, Recent, Tier, TierView, open_tier
-from pystore.cold.units import are_right, fetch_units, prepare_sums
+from pystore.cold.units import fetch_records, fetch_units, log_bytes, prepare_sums
 from pystore.errors import NotFound, ReadOnly, StoreClosed
 from pystore.files.mapped import MappedFile
 from pystore.format.records import MAGIC_HEAD, Buffer
@@ -375,16 +375,15 @@ class ColdReader(Reader):
             return _nothing(GetStatus.NO_MATCHED_MESSAGE, offset + choice.looked, 0, 0)
         first, last = offset + choice.first, offset + choice.last
         part = units[choice.first * UNIT.size : (choice.last + 1) * UNIT.size]
-        records = self._log_bytes(extent.log, choice.low, choice.high, on)
-        summed = self.tier.summed
-        batch = excerpt(records, choice.low, part, first, place, options, summed=summed)
-        right = are_right(self._blocks, extent, choice.low, choice.high)
-        if batch.damaged or not right:  # what came may have been wrong, and not what is there
-            for each in extent.log:
-                self._blocks.forget(each.key)
-            records = self._log_bytes(extent.log, choice.low, choice.high, False)
-            batch = excerpt(records, choice.low, part, first, place, options, summed=summed)
-            right = are_right(self._blocks, extent, choice.low, choice.high)
+        for again in (False, True):
+            if again:  # what came may have been wrong, and not what is there
+                for each in extent.log:
+                    self._blocks.forget(each.key)
+            records, right = self._records(extent, choice.low, choice.high, on and not again)
+            batch = excerpt(records, choice.low, part, first, place, options,
+                            summed=self.tier.summed)  # fmt: skip
+            if right and not batch.damaged:
+                break
         if not right and not batch.damaged:
             what = f"records of {place[0]}/{place[1]} from {first} on"
             if not self.passes_over:
@@ -405,26 +404,16 @@ class ColdReader(Reader):
 
     def _begins(self, log: tuple[Place, ...], place: int, size: int) -> bool:
         head: bytes = size.to_bytes(4, "big") + MAGIC_HEAD
-        if self._log_bytes(log, place, place + len(head), False) == head:
+        if log_bytes(self._blocks, log, place, place + len(head)) == head:
             return True
         for each in log:  # what came may have been wrong, and not what is there
             self._blocks.forget(each.key)
-        return self._log_bytes(log, place, place + len(head), False) == head
+        return log_bytes(self._blocks, log, place, place + len(head)) == head
 
-    def _log_bytes(self, log: tuple[Place, ...], low: int, high: int, on: bool) -> bytes:
-        """Returns the bytes [low, high) of a queue's log as far as they are there."""
+    def _records(self, extent: Extent, low: int, high: int, on: bool) -> tuple[Buffer, bool]:
         if high - low > SEGMENT_MAX:  # units lie
-            return b""
-        pieces: list[bytes] = []
-        at = low
-        for each in log:
-            end = each.base + each.size
-            if end <= at or each.base > at or at >= high:
-                continue
-            start, to = at - each.base, min(high, end) - each.base
-            pieces.append(self._blocks.get(each.key, start, to, each.whole, on=on))
-            at = each.base + to
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            return b"", True
+        return fetch_records(self._blocks, extent, low, high, on=on)
 
     def units(
         self, topic: str, queue: int, offset: int = 0, count: int = 4096
@@ -584,7 +573,7 @@ class ColdReader(Reader):
             return _piece_of(span, row, data, file, where, records=True)
         raw = self._units_of(extent)
         reach = choose_units(raw)
-        records = self._log_bytes(extent.log, reach.low, reach.high, False)
+        records, _ = self._records(extent, reach.low, reach.high, False)
         missing = reach.high - reach.low - len(records)
         if missing:
             raise TierDamaged(

@@ -17,10 +17,11 @@ from pystore.cold.blocks import BLOCK, BlockCache
 from pystore.cold.failures import TierDamaged
 from pystore.cold.manifest import Row, crc_of
 from pystore.cold.segment import has_sums, summed_bytes, sums_of
-from pystore.cold.tier import Extent
+from pystore.cold.tier import Extent, Place
+from pystore.format.records import Buffer
 from pystore.format.units import UNIT, units_of
 
-__all__ = ["are_right", "fetch_units", "prepare_sums"]
+__all__ = ["fetch_records", "fetch_units", "log_bytes", "prepare_sums"]
 
 _log = logging.getLogger("pystore")
 #: Bytes of units and keys that are fetched by one request when all of them are looked at.
@@ -55,20 +56,40 @@ def fetch_units(
     return units
 
 
-def are_right(blocks: BlockCache, extent: Extent, low: int, high: int) -> bool:
-    """Says whether the bytes [low, high) of a queue's log came as their segment has them, by its
-    sums of records: a record's own covers its body, and the rest if it has one of its properties.
-    True where there are no such sums. Raises: TierDamaged, TierUnreachable."""
+def fetch_records(
+    blocks: BlockCache, extent: Extent, low: int, high: int, *, on: bool = False
+) -> tuple[Buffer, bool]:
+    """Returns the bytes [low, high) of a queue's log as far as they are there, and whether they
+    came as their segment has them, by its sums of records: a record's own covers its body, and the
+    rest if it has one of its properties. Where there are no such sums nothing is known to be wrong.
+    on: who asks reads on. Raises: TierDamaged, TierUnreachable."""
     row = extent.row
-    if row is None or not row.has_record_sums:
-        return True
+    if row is None or not row.has_record_sums or low < row.base:
+        return log_bytes(blocks, extent.log, low, high, on=on), True
     records, sums = summed_bytes(row, low, high)
     if not records:
-        return True
-    return has_sums(
-        blocks.get(extent.key, records.start, records.stop, extent.whole),
-        blocks.get(extent.key, sums.start, sums.stop, extent.whole),
-    )
+        return b"", True
+    data = blocks.get(extent.key, records.start, records.stop, extent.whole, on=on)
+    right = has_sums(data, blocks.get(extent.key, sums.start, sums.stop, extent.whole))
+    begin = row.base + records.start
+    return memoryview(data)[low - begin : high - begin], right
+
+
+def log_bytes(
+    blocks: BlockCache, log: tuple[Place, ...], low: int, high: int, *, on: bool = False
+) -> bytes:
+    """Returns the bytes [low, high) of a queue's log as far as they are there: units may lie. on:
+    who asks reads on. Raises: TierDamaged, TierUnreachable."""
+    pieces: list[bytes] = []
+    at = low
+    for each in log:
+        end = each.base + each.size
+        if end <= at or each.base > at or at >= high:
+            continue
+        start, to = at - each.base, min(high, end) - each.base
+        pieces.append(blocks.get(each.key, start, to, each.whole, on=on))
+        at = each.base + to
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def prepare_sums(blocks: BlockCache, extent: Extent) -> None:
