@@ -101,8 +101,9 @@ static bool is_of(const uint8_t *p, const ps_checkpoint *c, bool crashed) {
            (int64_t)be64_get(p + 40) == c->index_msg_timestamp;
 }
 
-static int compare_all(ps_store *s, const uint8_t *p, int64_t len, bool crashed, ps_report *r,
-                       ps_error *e) {
+int ps_ends_compare(ps_store *s, const uint8_t *p, int64_t len, bool crashed, ps_report *r,
+                    ps_error *e) {
+    if (p == NULL) return 0;
     bool begins_alike = (int64_t)be64_get(p + 16) == atomic_load(&s->st_log.lg_min);
     bool elsewhere = ps_has_light_files(s);
     int64_t at = PS_NOTED_ENDS;
@@ -119,8 +120,7 @@ static int compare_all(ps_store *s, const uint8_t *p, int64_t len, bool crashed,
     return code < 0 ? code : 1;
 }
 
-/* The whole note, to be freed; NULL: there is none. */
-static uint8_t *read_note(ps_io *io, const char *root, int64_t *len) {
+uint8_t *ps_ends_read(ps_io *io, const char *root, int64_t *len) {
     char path[PATH_MAX];
     struct stat st;
     uint8_t *bytes = NULL;
@@ -140,19 +140,11 @@ static uint8_t *read_note(ps_io *io, const char *root, int64_t *len) {
     return bytes;
 }
 
-int ps_ends_compare(ps_store *s, bool crashed, ps_report *r, ps_error *e) {
-    int64_t len;
-    uint8_t *bytes = read_note(s->st_io, s->st_root, &len);
-    int code = bytes != NULL ? compare_all(s, bytes, len, crashed, r, e) : 0;
-    free(bytes);
-    return code;
-}
-
 int32_t ps_queues_are_noted(const char *root) {
     ps_io *io = ps_io_system();
     ps_checkpoint c;
     int64_t len;
-    uint8_t *bytes = read_note(io, root, &len);
+    uint8_t *bytes = ps_ends_read(io, root, &len);
     bool noted = bytes != NULL && ps_checkpoint_read(io, root, &c, NULL) == 0 &&
                  is_of(bytes, &c, ps_abort_present(io, root) == 1);
     free(bytes);

@@ -198,6 +198,8 @@ static int make_root(ps_store *s, ps_error *e) {
 }
 
 static int load_store(ps_store *s, ps_report *report, ps_progress *progress, ps_error *e) {
+    int64_t len;
+    uint8_t *note = ps_ends_read(s->st_io, s->st_root, &len);
     int code = ps_log_open(&s->st_log, e);
     if (code == 0) code = ps_log_check_names(&s->st_log, e);
     bool crashed = ps_abort_present(s->st_io, s->st_root) == 1;
@@ -213,7 +215,8 @@ static int load_store(ps_store *s, ps_report *report, ps_progress *progress, ps_
     if (progress != NULL) progress->phase = 2;
     if (code == 0) code = ps_checkpoint_read(s->st_io, s->st_root, &s->st_keeper.kp_checkpoint, e);
     ps_keeper_show_locked(&s->st_keeper);
-    if (code == 0) code = ps_ends_compare(s, crashed, report, e);
+    if (code == 0) code = ps_ends_compare(s, note, len, crashed, report, e);
+    free(note);
     s->st_unnoted = code == 0 && !live && s->st_conf.compare_queues;
     return code < 0 ? code : open_index(s, report, e);
 }

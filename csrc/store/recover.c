@@ -479,12 +479,25 @@ static int close_over(scan *c, ps_mapfile *mf, int64_t from, int64_t to, ps_erro
     return 0;
 }
 
+/* What stands at c->at, when it is whole by now: a record, or the blank that closes its file.
+ * Beside a writer the record that was not there when the scan came by has been written before the
+ * ones that were found after it. */
+static bool is_whole_by_now(scan *c, const ps_mapfile *mf) {
+    int64_t left = mf->mf_base + mf->mf_size - c->at;
+    int checks = c->at >= c->queues_from ? checks_of(c->s) : 0;
+    ps_record r;
+    if (!c->reading || c->outcome == PS_REC_BLANK || left <= 0) return false;
+    ps_rec_outcome o = ps_record_check(mf->mf_map + (c->at - mf->mf_base), left, c->at, checks, &r);
+    return o == PS_REC_OK || (o == PS_REC_BLANK && r.size == left);
+}
+
 /* The scan stopped at c->at: 1 when whole records follow, where it then stands; 0 at the end. */
 static int resume_scan(scan *c, ps_mapfile *mf, ps_error *e) {
     ps_record r;
     int code = 0;
     if (!c->resumes) return 0;
     int64_t next = find_next(c, mf, &r, e);
+    if (next >= 0 && is_whole_by_now(c, mf)) return 1;
     /* A blank that fills its file, and what follows is in the next one: as it should be. */
     if (next < 0 || (c->outcome == PS_REC_BLANK && next >= mf->mf_base + mf->mf_size)) return 0;
     if (c->outcome == PS_REC_BLANK) c->outcome = PS_REC_SIZE;

@@ -227,6 +227,44 @@ static void test_reader(void) {
     ps_store_free(r);
 }
 
+static ps_io writing_io;
+static ps_store *writes_on;
+
+/* The writer goes on right before a reader looks in the log for what follows the end that it has
+ * met. */
+static off_t write_then_lseek(ps_io *io, int fd, off_t at, int whence) {
+    (void)io;
+    if (writes_on != NULL && at > conf_small().consumequeue_file_size) {
+        ps_store *s = writes_on;
+        writes_on = NULL;
+        put_singles(s, 7);
+    }
+    return lseek(fd, at, whence);
+}
+
+/* A log that grows while a reader opens it is not damaged where it ended a moment ago. */
+static void test_reader_beside_a_writer(void) {
+    ps_store *s = open_store(NULL);
+    ps_conf c = conf_small();
+    ps_report *report = calloc(1, sizeof *report);
+    ps_error e = {0};
+    writing_io = *ps_io_system();
+    writing_io.lseek = write_then_lseek;
+    put_singles(s, 5);
+    CHECK_EQ(0, ps_store_flush(s, &e));
+    writes_on = s;
+    ps_store *r = ps_reader_open(&c, &writing_io, report, NULL, &e);
+    CHECK(writes_on == NULL);
+    if (!CHECK(r != NULL)) return;
+    for (int32_t i = 0; i < report->item_count; i++)
+        CHECK(report->items[i].action != PS_ACTION_SKIPPED);
+    CHECK_EQ(count_log(s), count_log(r));
+    ps_store_free(r);
+    CHECK_EQ(0, ps_store_close(s, &e));
+    ps_store_free(s);
+    free(report);
+}
+
 /* A file that was listed and is gone when it is opened: the reader looks again. */
 static void test_reader_of_going_files(void) {
     ps_conf c = conf_small();
@@ -447,6 +485,7 @@ int main(void) {
     test_queue_ids();
     test_views_live_on();
     test_reader();
+    test_reader_beside_a_writer();
     test_reader_of_going_files();
     test_what_is_resident_is_a_part_of_the_log();
     test_disk_full_waits_for_nobody();
