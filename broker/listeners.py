@@ -110,8 +110,9 @@ class Listeners:
         if access.is_on:
             topic_at = partial(topic_of, services.store)
             policies = NeedsOfPolicies(services.cluster, topic_at)
+            plain = NeedsOfPlain(services.cluster, topic_at)
             authorizer = services.authorizer = access.authorizer(
-                NeedsOfPlain(topic_at), policies, core.grant, partial(_own_addresses, services)
+                plain, policies, core.grant, partial(_own_addresses, services)
             )
             handlers = authorizer.before(handlers)
         if is_slave(o.settings):

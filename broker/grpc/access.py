@@ -16,7 +16,7 @@ from broker.access.signature import ACCESS_KEY, SIGNATURE, Credentials, sign
 from broker.grpc.calls import AUTHORIZATION, DATE, Call
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem
-from broker.processors.needs import NeedsOfPolicies
+from broker.processors.needs import NeedsOfPolicies, TopicAt
 from broker.services.policy_access import NAME_MAX
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
@@ -137,7 +137,7 @@ class ProxyAccess:
         self._rules = PolicyRules(
             self._users, self._acls, settings.authenticate, settings.authorize
         )
-        # Halves are named by their topic's group, which brokers compare.
+        # Calls of gRPC name halves by their topic's group, which brokers compare.
         self._needs = NeedsOfPolicies(settings.cluster, None)
         self._asked: dict[str, float] = {}
         self._fetches: dict[str, asyncio.Task[None]] = {}
@@ -166,10 +166,18 @@ class ProxyAccess:
     def is_known(self, call: Call) -> bool:
         return is_known_to(call, self._rules)
 
-    async def check_remoting(self, command: Command, host: str) -> None:
-        """Checks a request of a remoting client. Raises: Refused, Problem."""
+    async def check_remoting(
+        self, command: Command, host: str, look: Callable[[], Awaitable[TopicAt]] | None
+    ) -> None:
+        """Checks a request of a remoting client. look: finds the record that it names, in the log
+        of a broker that may let in whatever its proxy lets in. Raises: Refused, Problem."""
         await self._learn(command.ext.get(ACCESS_KEY, ""))
-        verdict = self._rules.decide(command, self._needs, host)
+        self._decide(command, self._needs, host)
+        if look is not None and self._rules.authorize:
+            self._decide(command, self._needs.looking(await look()), host)
+
+    def _decide(self, command: Command, needs: NeedsOfPolicies, host: str) -> None:
+        verdict = self._rules.decide(command, needs, host)
         if not verdict.allowed:
             raise Refused(verdict.code, verdict.remark)
 

@@ -38,6 +38,7 @@ from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, of_response
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
+from broker.processors.needs import TopicAt, meant_topic
 from broker.remoting.client import RemotingClient
 from broker.remoting.connection import Connection
 from broker.services.broker_asker import BrokerAsker
@@ -432,17 +433,27 @@ class ClusterBrokers:
         return self._faults.is_available(broker, time.monotonic())
 
     async def holds(self, topic: str, receipt: Receipt) -> bool:
-        command = request_of(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": receipt.physical})
-        handle = receipt.handle
-        answer = await self.request_own(command, handle.broker)
-        if answer.code != ResponseCode.SUCCESS:
-            return False
-        queue = MessageQueue(topic, handle.broker, handle.queue)
-        try:
-            found = received(bytes(answer.body), QueueProgress(queue, 0))
-        except ValueError:
-            return False
+        found = await self._messages_at(receipt.handle.broker, str(receipt.physical))
         return any(_is_at(each, topic, receipt) for each in found)
+
+    async def topic_at(self, broker: str, offset: str) -> TopicAt:
+        """Looks at the record at an offset of a broker's log. Raises: Problem."""
+        found = await self._messages_at(broker, offset)
+        if not found:
+            return lambda _offset, _half: None
+        stored, properties = found[0].stored_topic, found[0].properties
+        return lambda _offset, half: meant_topic(stored, properties, half)
+
+    async def _messages_at(self, broker: str, offset: str) -> list[ReceivedMessage]:
+        """Returns what the record there holds, nothing if there is none. Raises: Problem."""
+        command = request_of(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": offset})
+        answer = await self.request_own(command, broker)
+        if answer.code != ResponseCode.SUCCESS:
+            return []
+        try:
+            return received(bytes(answer.body), QueueProgress(MessageQueue("", broker, 0), 0))
+        except ValueError:
+            return []
 
     # ---- requests ----
 

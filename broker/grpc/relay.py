@@ -13,6 +13,7 @@ import asyncio
 import socket
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from broker.access.authorizer import host_of
@@ -90,6 +91,10 @@ _NAMED: dict[int, tuple[str, str | None]] = {
     RequestCode.GET_MIN_OFFSET: ("bname", None),
     RequestCode.GET_EARLIEST_MSG_STORETIME: ("bname", None),
 }
+#: Requests that name a record of their broker's log, by the field that does.
+_PLACES: dict[int, str] = {
+    RequestCode.CONSUMER_SEND_MSG_BACK: "offset", RequestCode.END_TRANSACTION: "commitLogOffset",
+}  # fmt: skip
 #: What a send calls its topic and its properties.
 _SENDS: dict[int, tuple[str, str]] = {
     RequestCode.SEND_MESSAGE: ("topic", "properties"),
@@ -253,7 +258,11 @@ class Relay:
 
     def _guarded(self, handler: Any) -> Any:
         async def checked(peer: Peer, command: Command) -> Command:
-            await self._brokers.access.check_remoting(command, host_of(peer))
+            broker, place = command.ext.get("bname"), _PLACES.get(command.code)
+            look = None
+            if broker and place is not None:  # without a broker, nobody is asked
+                look = partial(self._brokers.topic_at, broker, command.ext.get(place, ""))
+            await self._brokers.access.check_remoting(command, host_of(peer), look)
             answer: Command = await handler(peer, command)
             return answer
 

@@ -8,6 +8,7 @@ listed on the page.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import replace
 
 from broker.access.needs import (
@@ -36,10 +37,16 @@ from broker.wire.command import Command
 from broker.wire.receipts import is_retry_of
 from pystore import Store
 from pystore.errors import StoreError
-from pystore.format.names import DLQ_PREFIX, HALF_TOPIC, LIGHT_PREFIX, RETRY_PREFIX
+from pystore.format.names import (
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    LIGHT_PREFIX,
+    REPLY_SUFFIX,
+    RETRY_PREFIX,
+)
 from pystore.format.properties import LITE_TOPIC, MULTI_DISPATCH, parse_properties
 
-__all__ = ["NeedsOfPlain", "NeedsOfPolicies", "topic_of"]
+__all__ = ["NeedsOfPlain", "NeedsOfPolicies", "TopicAt", "meant_topic", "topic_of"]
 
 Needs = Iterable[Need]
 Rule = Callable[[Command], Needs]
@@ -57,9 +64,14 @@ def topic_of(store: Store, offset: str, half: bool) -> str | None:
         message = store.message(int(offset))
     except (StoreError, ValueError, OverflowError):
         return None
-    if message.topic == HALF_TOPIC:
-        return message.properties.get("REAL_TOPIC")
-    return None if half else message.topic
+    return meant_topic(message.topic, message.properties, half)
+
+
+def meant_topic(topic: str, properties: Mapping[str, str], half: bool) -> str | None:
+    """Returns the topic of a message that is stored under this one, as TopicAt has it."""
+    if topic == HALF_TOPIC:
+        return properties.get("REAL_TOPIC")
+    return None if half else topic
 
 
 # ---- rules over the fields of a header ----
@@ -161,12 +173,30 @@ def _sent(topic: str, properties: str) -> Rule:
 
 _SENDS: dict[int, Rule] = {
     Code.SEND_MESSAGE: _sent("topic", "properties"),
-    Code.SEND_REPLY_MESSAGE: _sent("topic", "properties"),
-    **dict.fromkeys(
-        (Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.SEND_REPLY_MESSAGE_V2),
-        _sent("b", "i"),
-    ),
+    **dict.fromkeys((Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE), _sent("b", "i")),
 }
+
+
+def _replies(cluster: str) -> dict[int, Rule]:
+    """Returns the needs of replies, which reach whatever client they name: as those of sends, and
+    Pub on the cluster's reply topic, to which every official client sends them."""
+
+    def replied(topic: str, properties: str) -> Rule:
+        sent = _sent(topic, properties)
+
+        def rule(command: Command) -> Needs:
+            yield from sent(command)
+            if cluster:  # a proxy may have none
+                yield topic_need(cluster + REPLY_SUFFIX, PUB)
+
+        return rule
+
+    return {
+        Code.SEND_REPLY_MESSAGE: replied("topic", "properties"),
+        Code.SEND_REPLY_MESSAGE_V2: replied("b", "i"),
+    }
+
+
 _CONSUMES = _all_of(_topic("topic", SUB), _group("consumerGroup", SUB))
 
 
@@ -396,9 +426,10 @@ class NeedsOfPlain:
     """What requests need by the plain list. Codes that nobody serves need only a valid signature:
     their senders are told that they are not supported."""
 
-    def __init__(self, topic_at: TopicAt) -> None:
+    def __init__(self, cluster: str, topic_at: TopicAt) -> None:
         self._rules: dict[int, Rule] = {
             **_PLAIN,
+            **_replies(cluster),
             **_by_place(topic_at, SUB),
         }
 
@@ -527,9 +558,10 @@ class NeedsOfPolicies:
     change the cluster: what nobody thought of is for administrators."""
 
     def __init__(self, cluster: str, topic_at: TopicAt | None) -> None:
-        """Makes the table. topic_at: None at a proxy, whose brokers look at the record."""
+        """Makes the table. topic_at: None at a proxy, which looks at brokers' records."""
         self._rules: dict[int, Rule] = {
             **_POLICY,
+            **_replies(cluster),
             **(_by_place(topic_at, GET) if topic_at is not None else _PLACELESS),
         }
         for action, codes in _CLUSTER.items():
@@ -543,3 +575,9 @@ class NeedsOfPolicies:
         """Says what a request needs. Raises: Refused for a body that cannot be read."""
         code = command.code
         return AccessRequest(code, tuple(self._rules.get(code, self._unknown)(command)))
+
+    def looking(self, topic_at: TopicAt) -> NeedsOfPolicies:
+        """Returns these needs, and those of the record that a request names."""
+        made = copy(self)
+        made._rules = self._rules | _by_place(topic_at, GET)
+        return made

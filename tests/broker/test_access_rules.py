@@ -371,7 +371,15 @@ def test_an_administrator_with_rights_is_held_to_them():
 @pytest.mark.parametrize("kind", [NeedsOfPlain, NeedsOfPolicies])
 def test_every_code_that_is_served_says_what_it_needs(kind):
     """A new one that stands in no table would be open to whoever signs, or to nobody."""
-    topic_at = lambda place, half: None  # noqa: E731
-    needs = kind(topic_at) if kind is NeedsOfPlain else kind("cluster", topic_at)
+    needs = kind("cluster", lambda place, half: None)
     services = SimpleNamespace(settings=load(None, {}))
     assert [code for code in all_handlers(services) if code not in needs] == []
+
+
+@pytest.mark.parametrize("kind", [NeedsOfPlain, NeedsOfPolicies])
+@pytest.mark.parametrize(("code", "topic"), [(324, "topic"), (325, "b")])
+def test_a_reply_needs_the_right_on_the_reply_topic(kind, code, topic):
+    """Whatever topic it is sent to: it reaches any client that it names."""
+    needs = kind("C", lambda place, half: None)
+    found = needs(Command(code, {topic: "mine"})).needs
+    assert {str(need) for need in found} == {"Pub on Topic:mine", "Pub on Topic:C_REPLY_TOPIC"}

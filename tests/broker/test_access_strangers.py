@@ -336,7 +336,8 @@ def test_a_message_goes_into_no_light_queue_that_one_may_not_publish_to(guarded,
         for queue in ("%LMQ%alice", "%LMQ%$payroll$x", "x,%LMQ%alice"):
             answered, remark, _ = play_on(sock, asked(queue))
             assert (answered, "no permission to access" in remark) == (16, True)
-        assert play_on(sock, asked("%LMQ%alice", "%RETRY%mallory"))[0] != 16
+        if code != 325:  # which needs the right on the reply topic, too
+            assert play_on(sock, asked("%LMQ%alice", "%RETRY%mallory"))[0] != 16
 
 
 # ---- client ids ----

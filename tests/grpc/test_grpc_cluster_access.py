@@ -20,7 +20,16 @@ from strangers import stranger_at
 from test_grpc_cluster import ack, receive
 from waiting import until
 
-from broker import Broker, Consumer, Credentials, Message, NameServer, Producer
+from broker import (
+    Broker,
+    Consumer,
+    Credentials,
+    LocalState,
+    Message,
+    NameServer,
+    Producer,
+    TransactionProducer,
+)
 from broker.access.policies import User
 from broker.client.errors import ClientError
 from broker.grpc.proxy import Proxy
@@ -99,6 +108,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         serving(
             folder / "store", namesrvAddr=names.address,
             innerClientAuthenticationCredentials=INNER, **rules,
+            authorizationWhitelist=f"{Code.CONSUMER_SEND_MSG_BACK},{Code.END_TRANSACTION}",
         ) as broker,
     ):  # fmt: skip
         proxy = Proxy(names.address, conf=conf, grpc_port=0, remoting_port=0, drain_s=0.2)
@@ -193,6 +203,62 @@ def test_remoting_clients_are_checked_as_well(guarded: Guarded) -> None:
         Producer("shop", names, credentials=bad) as producer,
     ):
         producer.send(Message("Normal", b"12 apples"))
+
+
+def asked_by(guarded: Guarded, user: str, code: int, **ext: object) -> tuple[int, str]:
+    """Code and remark of the answer to a remoting client of the proxy. The broker lets in whoever
+    asks this, as one does that leaves rights to its proxies."""
+    case = {"server": "5.3.3", "code": code, "key": user, "secret": f"{user}-secret"}
+    named = {"bname": guarded.broker.services.broker_name, **ext}
+    fields = {name: str(value) for name, value in named.items()}
+    port = int(guarded.proxy.remoting_address.rpartition(":")[2])
+    code, remark, _ = play(port, {**case, "ext": fields})
+    return code, remark
+
+
+def test_a_proxy_sends_back_no_record_that_one_may_not_read(guarded: Guarded) -> None:
+    guarded.user("fence", ("Topic:Mixed", "Pub,Sub"), ("Group:fence", "Sub"))
+    guarded.broker.create_group("fence")
+    put = guarded.broker.services.store.put
+    own, other = (put(topic, b"x", queue=0).physical_offset for topic in ("Mixed", "Normal"))
+    back: dict[str, Any] = {"group": "fence", "delayLevel": 1}
+    for offset in (other, own + 1, 1 << 40):
+        code, remark = asked_by(
+            guarded, "fence", Code.CONSUMER_SEND_MSG_BACK, **back, offset=offset
+        )
+        assert (code, remark.split(" from ")[0]) == (
+            16,
+            "User:fence has no permission to access Topic:"
+            f"(of the message at {offset}, if there is one)",
+        )
+    code, remark = asked_by(guarded, "fence", Code.CONSUMER_SEND_MSG_BACK, **back, offset=own)
+    assert code == 0, remark
+
+
+def test_a_proxy_decides_no_transaction_of_others(guarded: Guarded) -> None:
+    """Whatever topic the request names, and whosever producer group."""
+    guarded.user("judge", ("Topic:Mixed", "Pub"))
+    guarded.user("payer", ("Topic:Tx", "Pub"))
+    names, good = guarded.proxy.remoting_address, Credentials("payer", "payer-secret")
+    halves = guarded.broker.services.transactions.halves
+    with (
+        TransactionProducer(
+            "payer", names, credentials=good, check=lambda _: LocalState.UNKNOWN
+        ) as producer,
+        producer.transaction(Message("Tx", b"1")) as tx,
+    ):
+        tx.leave_open()
+    (half,) = halves.all()
+    end = {
+        "producerGroup": "payer", "tranStateTableOffset": half.offset, "msgId": tx.transaction_id,
+        "commitLogOffset": half.physical, "commitOrRollback": 8, "fromTransactionCheck": "true",
+    }  # fmt: skip
+    for named in ({}, {"topic": "Mixed"}):
+        code, remark = asked_by(guarded, "judge", Code.END_TRANSACTION, **end, **named)
+        assert (code, "has no permission" in remark) == (16, True), remark
+    assert list(halves.all()) == [half]
+    assert asked_by(guarded, "payer", Code.END_TRANSACTION, **end) == (0, "")
+    assert not list(halves.all())
 
 
 def test_a_password_is_told_to_nobody_in_clear(guarded: Guarded) -> None:
