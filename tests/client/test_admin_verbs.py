@@ -255,6 +255,7 @@ def test_dead_letters_from_the_shell(run: Callable[..., Result], made: Broker) -
         ("group", "create", "no such name"),
         ("offset", "reset", "planned", "planned", "--to", "first"),
         ("offset", "skip", "planned", "planned"),
+        ("offset", "skip", "nobody", "planned"),
         ("offset", "reset", "planned", "missing", "--to", "first"),
         ("config", "set", "fileReservedTime=71"),
         ("config", "set", "noSuchThing=1"),
@@ -270,6 +271,8 @@ def test_dead_letters_from_the_shell(run: Callable[..., Result], made: Broker) -
 def test_a_dry_run_plans_what_its_run_does(
     words: tuple[object, ...], run: Callable[..., Result]
 ) -> None:
+    if words[0] == "offset":
+        run("admin", "topic", "create", "planned")
     planned, done = run("admin", *words, "--dry-run"), run("admin", *words)
     assert (planned.code, planned.err) == (done.code, done.err)
     for plan, fact in zip(planned.lines, done.lines, strict=True):

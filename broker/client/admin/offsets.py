@@ -104,27 +104,34 @@ class OffsetAdmin(AdminBase):
         each broker. dry_run: says what would be done. Brokers of 4.x have connected consumers go
         there themselves, and only for the whole topic.
 
-        Raises: NoRoute, BrokerRefused, ClientError."""
+        Raises: NoRoute, BrokerRefused, before anything is moved, for a group that a broker does not
+        know, ClientError."""
         self.network.check()
         if not isinstance(to, str):
             check_offset("to", to)
-        done: list[OffsetMove] = []
+        plan: list[tuple[str, bool, list[OffsetMove]]] = []
         for address, queues in await self._queues(topic):
+            itself = await self._resets_itself(address, group)
             chosen = [each for each in queues if queue in (None, each.queue)]
             moves = [await self._move(address, group, each, to) for each in chosen]
-            if not dry_run:
-                await self._apply(address, group, topic, to, moves)
-            done += moves
-        return done
+            plan.append((address, itself, moves))
+        for address, itself, moves in () if dry_run else plan:
+            if itself:
+                await self._set_each(address, group, moves)
+            else:
+                await self._have_reset(address, group, topic, to, moves)
+        return [move for _, _, moves in plan for move in moves]
 
     async def seek(
         self, group: str, queue: MessageQueue, offset: int, *, dry_run: bool = False
     ) -> OffsetMove:
-        """Moves a group to an offset of one queue. Raises: NoRoute, BrokerRefused, ClientError."""
+        """Moves a group to an offset of one queue. dry_run: says what would be done. Raises:
+        NoRoute, BrokerRefused, for a group that the broker does not know, too, ClientError."""
         self.network.check()
         check_offset("offset", offset)
         for address, queues in await self._queues(queue.topic):
             if queue in queues:
+                await self._resets_itself(address, group)
                 before = await self._committed(address, group, queue)
                 move = OffsetMove(queue, before, offset)
                 if not dry_run:
@@ -188,15 +195,29 @@ class OffsetAdmin(AdminBase):
         before = await self._committed(address, group, queue)
         return OffsetMove(queue, before, await self.offset_of(address, queue, to))
 
-    async def _apply(
+    async def _resets_itself(self, address: str, group: str) -> bool:
+        """Returns whether a broker resets offsets itself, as those of 5.x do. Raises:
+        BrokerRefused, as it will, for a group that it does not know; ClientError."""
+        settings = await self.configuration(address)
+        if settings.get("useServerSideResetOffset") != "true":
+            return False
+        # Of all: who asks for one makes it, where groups are made by themselves.
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        body = await self._json(address, code)
+        with reading(code.name, address):
+            known = group in (body.get("subscriptionGroupTable") or {})
+        if not known:
+            raise BrokerRefused(
+                RequestCode.INVOKE_BROKER_TO_RESET_OFFSET.name,
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!", address,
+            )  # fmt: skip
+        return True
+
+    async def _have_reset(
         self, address: str, group: str, topic: str, to: Target, moves: Sequence[OffsetMove]
     ) -> None:
-        """Asks the broker to reset where it does so itself; an older one asks the consumers that
-        are connected; without these the offsets are committed in the place of the group."""
-        settings = await self.configuration(address)
-        if settings.get("useServerSideResetOffset") == "true":
-            await self._set_each(address, group, moves)
-            return
+        """Asks a broker of 4.x, which asks the consumers that are connected; without these the
+        offsets are committed in the place of the group."""
         stamp = {"first": 0, "last": -1}.get(to, to) if isinstance(to, str) else to
         fields = {"topic": topic, "group": group, "timestamp": stamp, "isForce": True}
         try:
