@@ -7,6 +7,7 @@ csrc/transactions/outcomes.c.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -80,21 +81,17 @@ def run(
             return 1
         checked = _checks_of_open(reader)
         orphan_from = reader.info().store_timestamp_max - round(orphan_after * 1000)
-    fates = _fates(j, checked).persist()
-    try:
+    with contextlib.ExitStack() as undo:
+        if halves is not None:  # another job that writes there is met before the work
+            made = undo.enter_context(made_beside(halves.absolute(), "writing"))
+        fates = _fates(j, checked).persist()
+        undo.callback(fates.unpersist)
         _show(j, fates, max_, orphan_from)
         if halves is not None:
-            _write(j, fates, halves.absolute())
-    finally:
-        fates.unpersist()
+            with j.working("writing the halves"):
+                j.output = made
+                fates.write.mode("append").parquet(str(made))
     return 0
-
-
-def _write(j: Job, fates: DataFrame, folder: Path) -> None:
-    """Writes all halves as Parquet; nobody sees a part of them."""
-    with made_beside(folder, "writing") as made, j.working("writing the halves"):
-        j.output = made
-        fates.write.mode("append").parquet(str(made))
 
 
 def _checks_of_open(reader: Any) -> list[tuple[int, int]]:

@@ -21,6 +21,7 @@ from waiting import BOUND_S
 
 import pystore
 from pystore.format.names import HALF_TOPIC
+from spark_ext.jobs.frame import Job
 from spark_ext.jobs.runs import alone
 from tests.spark.conftest import SEGMENT
 from tests.spark.test_jobs import dump, visible
@@ -215,12 +216,16 @@ def test_a_rebuild_that_was_killed_at_its_tasks(run_job, busy, store_path, tmp_p
         pytest.param("restore", "restore.restoring", marks=pytest.mark.long),
     ],
 )  # fmt: skip
-def test_two_jobs_never_write_at_one_place(run_job, busy, store_path, tmp_path, name, place):
-    """archive, restore and --halves beside another one that is at work there."""
+def test_two_jobs_never_write_at_one_place(
+    run_job, busy, store_path, tmp_path, name, place, monkeypatch
+):
+    """archive, restore and --halves beside another one that is at work there: they have not begun
+    when they find it."""
     busy(store_path)
     (tmp_path / "one").mkdir()
     if name == "restore":
         run_job("archive", store_path, tmp_path / "one" / "source")
+    monkeypatch.setattr(Job, "working", pytest.fail)
     with alone(tmp_path / "one" / place, "_lock"):
         given = words(name, store_path, tmp_path / "one")
         assert run_job(name, *given, code=4)["kind"] == "StoreLocked"
