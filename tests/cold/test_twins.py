@@ -95,14 +95,15 @@ def test_who_asks_does_not_notice_that_the_object_store_fails(
     monkeypatch.setattr(cold, "_ROUND_S", 0.01)
     # The campaign is run beside others, where a sound answer may take a second.
     answer_s = 5 if REQUESTS else 1
-    monkeypatch.setattr(objects, "_ANSWER_S", answer_s)
     rng = random.Random(seed if REQUESTS else 7)
     for left in range(REQUESTS // 10 or 50, 0, -A_PAIR):
         root, tier = tmp_path / str(left), f"{s3}/faults-{left}"
         root.mkdir()
         with faulty_s3(os.environ["AWS_ENDPOINT_URL"], random.Random(rng.random())) as server:
             server.late_s = answer_s + 1
-            asyncio.run(ask_beside_faults(root, tier, server, rng, min(left, A_PAIR)))
+            with monkeypatch.context() as impatient:
+                impatient.setattr(objects, "_ANSWER_S", answer_s)
+                asyncio.run(ask_beside_faults(root, tier, server, rng, min(left, A_PAIR)))
         print(dict(server.faults))
         assert set(server.faults) >= {"away", "closed", "lost", "cut"}
         assert verify(new_tier(tier, "DefaultCluster", "DEFAULT_BROKER")).wrong == []
