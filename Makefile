@@ -6,6 +6,9 @@ PYTHON ?= python3
 PY := .venv/bin/python
 JOBS ?= 2
 MAKEFLAGS += --no-print-directory
+# Modules are compiled once, by whichever process is first: six workers and hundreds of processes of
+# tests load the same ones. Plugins of pytest are loaded before tests/conftest.py could say so.
+unexport PYTHONDONTWRITEBYTECODE
 
 # csrc/http2 is linked with nghttp2. Without its header everything is built but the gRPC service.
 NGHTTP2 := $(shell $(CC) -E -include nghttp2/nghttp2.h -x c /dev/null >/dev/null 2>&1 && echo yes)
