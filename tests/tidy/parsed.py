@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -44,4 +45,41 @@ def tree_of(path: Path) -> ast.Module:
 @cache
 def nodes_of(path: Path) -> tuple[ast.AST, ...]:
     """All nodes of its tree."""
-    return tuple(ast.walk(tree_of(path)))
+    return tuple(node for scope, own in scopes_of(path) for node in (scope, *own))
+
+
+@cache
+def scopes_of(path: Path) -> tuple[tuple[ast.AST, list[ast.AST]], ...]:
+    return tuple(scopes(tree_of(path)))
+
+
+def scopes(tree: ast.Module) -> Iterator[tuple[ast.AST, list[ast.AST]]]:
+    """Yields each function, and the module, with the nodes that are its own: names of contexts and
+    operators, which have no place and are a third of all, are left out."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        scope = waiting.pop()
+        own: list[ast.AST] = []
+        inside = _children(scope)
+        while inside:
+            node = inside.pop()
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                waiting.append(node)
+            else:
+                own.append(node)
+                inside += _children(node)
+        yield scope, own
+
+
+_MARKS = (ast.expr_context, ast.operator, ast.cmpop, ast.boolop, ast.unaryop)
+
+
+def _children(node: ast.AST) -> list[ast.AST]:
+    found: list[ast.AST] = []
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if type(value) is list:
+            found += [each for each in value if isinstance(each, ast.AST)]
+        elif isinstance(value, ast.AST) and not isinstance(value, _MARKS):
+            found.append(value)
+    return found

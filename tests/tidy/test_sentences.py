@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 import pytest
-from parsed import ROOT, tree_of
+from parsed import ROOT, scopes, scopes_of
 from test_one_place import product
 
 #: Attributes that are sentences, whatever has them.
@@ -141,27 +141,10 @@ def _name(function: ast.expr) -> str:
     return function.id if isinstance(function, ast.Name) else ""
 
 
-def _scopes(tree: ast.Module) -> Iterator[tuple[ast.AST, list[ast.AST]]]:
-    """Yields each function, and the module, with the nodes that are its own."""
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        scope = waiting.pop()
-        own: list[ast.AST] = []
-        inside = [*ast.iter_child_nodes(scope)]
-        while inside:
-            node = inside.pop()
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                waiting.append(node)
-            else:
-                own.append(node)
-                inside += ast.iter_child_nodes(node)
-        yield scope, own
-
-
-def looks_in(tree: ast.Module) -> list[int]:
-    """Returns the lines of Python source that look into a sentence."""
+def looks_in(scopes: Iterable[tuple[ast.AST, list[ast.AST]]]) -> list[int]:
+    """Returns the lines of Python source, by its scopes, that look into a sentence."""
     found: list[int] = []
-    for _, nodes in _scopes(tree):
+    for _, nodes in scopes:
         walk = _Walk(set(), set())
         telling = [node for node in nodes if isinstance(node, _TELLING)]
         while sum(walk.learn(node) for node in telling):
@@ -191,7 +174,7 @@ def looks_in_c(text: str) -> list[int]:
     ],
 )
 def test_a_look_into_a_sentence_is_found(look: str) -> None:
-    assert looks_in(ast.parse(look))
+    assert looks_in(scopes(ast.parse(look)))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +186,7 @@ def test_a_look_into_a_sentence_is_found(look: str) -> None:
     ],
 )
 def test_what_shows_a_sentence_is_no_look(use: str) -> None:
-    assert not looks_in(ast.parse(use))
+    assert not looks_in(scopes(ast.parse(use)))
 
 
 def test_a_look_of_c_is_found() -> None:
@@ -217,7 +200,7 @@ def test_no_code_looks_into_a_sentence_for_people() -> None:
         text = (ROOT / path).read_text(encoding="utf-8")
         lines = text.splitlines()
         is_python = path.suffix == ".py"
-        for number in looks_in(tree_of(ROOT / path)) if is_python else looks_in_c(text):
+        for number in looks_in(scopes_of(ROOT / path)) if is_python else looks_in_c(text):
             allowed = ALLOWED.get(path.as_posix())
             if allowed is None or not re.search(allowed, lines[number - 1]):
                 found.append(f"{path}:{number}: {lines[number - 1].strip()}")

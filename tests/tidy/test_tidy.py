@@ -182,9 +182,21 @@ def seen_in(path: Path) -> tuple[list[int], list[tuple[int, str, int]]]:
     if path.relative_to(ROOT).parts[0] in PACKAGES:
         nodes = nodes_of(path)
     else:
-        nodes = tuple(ast.walk(ast.parse(read(path))))
+        nodes = tuple(statements(ast.parse(read(path))))
     bare = [n.lineno for n in nodes if isinstance(n, ast.ExceptHandler) and n.type is None]
     return bare, list(python_functions(nodes))
+
+
+def statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yields every statement, and every `except` and `case`; none of the many more expressions."""
+    inside: list[ast.AST] = [tree]
+    while inside:
+        node = inside.pop()
+        yield node
+        for part in ("body", "handlers", "orelse", "finalbody", "cases"):
+            below = getattr(node, part, ())
+            if type(below) is list:  # that of a lambda is an expression
+                inside += below
 
 
 def test_no_bare_except():
@@ -376,12 +388,20 @@ def test_every_top_folder_has_a_readme():
 ROOMS = ("pystore", "broker", "spark_ext", "pyspark_rocketmq", "tools")
 
 
+@cache
+def by_folder() -> dict[Path, set[str]]:
+    """Names of the Python files of each folder that has any."""
+    found: dict[Path, set[str]] = {}
+    for path in files():
+        if path.suffix == ".py":
+            found.setdefault(path.parent, set()).add(path.name)
+    return found
+
+
 def unnamed(folder: Path, readme: str) -> list[str]:
     """Python files and rooms of a directory that its README does not name."""
-    listed = [path for path in files() if path.parent == folder and path.suffix == ".py"]
-    rooms = {path.relative_to(folder).parts[0] for path in files() if folder in path.parents[1:]}
-    names = [path.name for path in listed if path.name != "__init__.py"]
-    names += [f"{room}/" for room in sorted(rooms) if list((folder / room).glob("*.py"))]
+    names = sorted(by_folder().get(folder, set()) - {"__init__.py"})
+    names += sorted(f"{room.name}/" for room in by_folder() if room.parent == folder)
     return [name for name in names if not re.search(rf"(?<![\w.]){re.escape(name)}", readme)]
 
 
