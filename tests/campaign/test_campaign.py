@@ -29,7 +29,8 @@ MAKES = os.environ.get("PS_JUDGE", "ours").split(",")
 #: Seconds between two kills. Apache's broker writes offsets 10 s after its start at the earliest.
 LIVES = {"ours": (1.0, 6.0 if SECONDS else 2.0), "java": (14.0, 18.0)}
 SETTINGS = {"flushConsumerOffsetInterval": 1000, "flushDiskType": "ASYNC_FLUSH"}
-PRODUCERS, CONSUMERS = 4, 3
+#: Producers send as fast as they can: the slice needs members that come and go, not their rate.
+PRODUCERS, CONSUMERS = (4 if SECONDS else 2), 3
 QUERY_OFFSET, UPDATE_OFFSET, MAKE_GROUP = 14, 15, 200
 
 
