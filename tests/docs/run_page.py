@@ -73,11 +73,11 @@ def run_console(block: Block) -> None:
             run_command(line[2:])
 
 
-def run_page(page: Path) -> None:
-    """Raises: whatever a block raises."""
+def run_page(page: Path, but: str | None = None) -> None:
+    """but: blocks with this word are left out. Raises: whatever a block raises."""
     names: dict[str, object] = {"__name__": "docs"}
     for block in blocks_of(page):
-        if not block.runs:
+        if not block.runs or (but is not None and but in block.text):
             continue
         print(f"{page.name}:{block.line}", flush=True)
         if block.language == "console":

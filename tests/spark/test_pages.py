@@ -1,7 +1,8 @@
 """The documents of Spark do what they say: every block of each page runs, in the shared session.
 
-That of the jobs is a dozen of them one after the other: `make test-cluster` runs it. Each job is in
-test_jobs.py, and here its line on the page is taken as it stands.
+`make test-cluster` runs them whole. The page of the jobs is a dozen of them one after the other:
+each job is in test_jobs.py, and here its line on the page is taken as it stands. Of the other page
+`make test` leaves out the block that keeps states, which takes as long as all others.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tests.spark.test_job_faults import JOBS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 JOBS_PAGE = DOCS / "spark-jobs.md"
+STATES = "transformWithState"
 
 
 @pytest.fixture
@@ -52,22 +54,26 @@ def own_settings(spark: Any) -> Iterator[None]:
             spark.conf.set(name, before[name])
 
 
-def _page(path: Path) -> Any:
-    return pytest.param(path, id=path.name, marks=[pytest.mark.long] * (path == JOBS_PAGE))
+def _pages() -> Iterator[Any]:
+    for path in sorted(DOCS.glob("spark*.md")):
+        yield pytest.param(path, None, id=path.name, marks=pytest.mark.long)
+        if path != JOBS_PAGE:
+            yield pytest.param(path, STATES, id=f"{path.name} without states")
 
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [_page(path) for path in sorted(DOCS.glob("spark*.md"))])
+@pytest.mark.parametrize(("page", "but"), list(_pages()))
 def test_its_blocks_run(
-    page: Path, work: Path, own_settings: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    page: Path, but: str | None, work: Path, own_settings: None, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     monkeypatch.chdir(work)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # as in an interpreter
-        run_page(page)
+        run_page(page, but)
 
 
 class Begun(BaseException):
