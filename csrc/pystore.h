@@ -567,6 +567,11 @@ typedef struct ps_excerpt {
     int32_t topic_len;
     int32_t queue_id;
     int32_t checks; /* PS_CHECK_ of csrc/format/record.h */
+    /* As those of ps_given: a record is looked at by these, too, before it is read. right: bytes of
+     * records that were, 0 at first. */
+    const uint8_t *sums;
+    int64_t block;
+    int64_t right;
 } ps_excerpt;
 /* What a read takes of units that follow each other. */
 typedef struct ps_unit_choice {
@@ -578,13 +583,14 @@ typedef struct ps_unit_choice {
  * that lead to a record. */
 void ps_units_choose(const uint8_t *units, int32_t count, const ps_read_options *options,
                      ps_unit_choice *out);
-/* The messages of an excerpt as ps_read gives those of a queue; the batch points into its bytes,
- * which must stay until it is freed. A record that is not what its unit says, or is of another
- * queue or offset, is passed over and counted (damaged). min_offset and max_offset are those of the
- * excerpt. Of a file the batch has a reference, and its bytes need not stay. NULL: PS_E_NO_MEMORY,
- * or PS_E_FILE_SIZE, as of ps_batch_whole. */
-ps_batch *ps_excerpt_read(const ps_excerpt *excerpt, const ps_read_options *options,
-                          ps_error *error);
+/* The messages of an excerpt from a queue offset in it on, of so many units at most, as ps_read
+ * gives those of a queue; the batch points into its bytes, which must stay until it is freed. A
+ * record that is not what its unit says, or is of another queue or offset, is passed over and
+ * counted (damaged), as is what lies in a block that has another sum, and what lies after it.
+ * min_offset and max_offset are those of the excerpt. Of a file the batch has a reference, and its
+ * bytes need not stay. NULL: PS_E_NO_MEMORY, or PS_E_FILE_SIZE, as of ps_batch_whole. */
+ps_batch *ps_excerpt_read(ps_excerpt *excerpt, int64_t offset, int32_t units,
+                          const ps_read_options *options, ps_error *error);
 void ps_batch_get(const ps_batch *batch, ps_batch_info *out);
 /* PS_E_FILE_SIZE when another process has cut off a file that the batch points into, else 0. */
 int ps_batch_whole(const ps_batch *batch, ps_error *error);

@@ -14,7 +14,6 @@
 #include "base/crc.h"
 
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <string.h>
 
 #include "base/bytes.h"
@@ -356,6 +355,17 @@ uint32_t ps_crc32_moved(uint32_t first, uint32_t second, uint32_t mover) {
 
 uint32_t ps_crc32_join(uint32_t first, uint32_t second, uint64_t len) {
     return ps_crc32_moved(first, second, ps_crc32_mover(len));
+}
+
+bool ps_crc32_right(const uint8_t *data, int64_t len, const uint8_t *sums, int64_t block,
+                    int64_t to, int64_t *right) {
+    while (*right < to) {
+        int64_t left = len - *right, size = left < block ? left : block;
+        const uint8_t *sum = sums + *right / block * (int64_t)sizeof(uint32_t);
+        if (ps_crc32(0, data + *right, (size_t)size) != be32_get(sum)) return false;
+        *right += size;
+    }
+    return true;
 }
 
 uint64_t ps_crc32_sum(const uint8_t *data, const int32_t *offsets, int64_t count, uint32_t mask) {

@@ -2,6 +2,7 @@
 #ifndef PS_CRC_H
 #define PS_CRC_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,6 +17,12 @@ uint32_t ps_crc32_join(uint32_t first, uint32_t second, uint64_t len);
 /* The same for many second runs of one length: joins with what ps_crc32_mover gave for it. */
 uint32_t ps_crc32_mover(uint64_t len);
 uint32_t ps_crc32_moved(uint32_t first, uint32_t second, uint32_t mover);
+
+/* Whether `len` bytes have the sums that stand at `sums`, big-endian, one of each `block` bytes and
+ * one of the rest, up to `to`. Of these *right bytes are known to be: that moves on block by block,
+ * so that who goes on has each looked at once, just before he reads it. */
+bool ps_crc32_right(const uint8_t *data, int64_t len, const uint8_t *sums, int64_t block,
+                    int64_t to, int64_t *right);
 
 /* The sum of the CRCs, each masked, of `count` values: value i is data[offsets[i], offsets[i + 1]),
  * as a binary column of Arrow has them. */

@@ -384,17 +384,11 @@ static int unit_damaged(scanner *sn, const candidate *c) {
         topic, id, (long long)c->ca_offset, c->ca_size, (long long)c->ca_physical, why);
 }
 
-/* Whether what is given is right up to a place. It is looked at in blocks just before it is read,
- * so that it comes from memory once. */
+/* Whether what is given is right up to a place. */
 static inline bool given_right(scanner *sn, int64_t to) {
     const ps_given *g = &sn->sn_given;
-    while (sn->sn_summed < to) {
-        int64_t left = sn->sn_end - sn->sn_summed, size = left < g->block ? left : g->block;
-        const uint8_t *sum = g->sums + sn->sn_summed / g->block * (int64_t)sizeof(uint32_t);
-        if (ps_crc32(0, g->records + sn->sn_summed, (size_t)size) != be32_get(sum)) return false;
-        sn->sn_summed += size;
-    }
-    return true;
+    return to <= sn->sn_summed ||
+           ps_crc32_right(g->records, sn->sn_end, g->sums, g->block, to, &sn->sn_summed);
 }
 
 /* Records that are given: sn_at is a place among them. */

@@ -12,6 +12,7 @@
 
 #include "base/bisect.h"
 #include "base/bytes.h"
+#include "base/crc.h"
 #include "filter/sql92.h"
 #include "log/resync.h"
 #include "store/cold.h"
@@ -742,11 +743,14 @@ ps_batch *ps_message_at(ps_store *s, int64_t physical, ps_error *e) {
 
 /* ---- an excerpt that is not in a store ---- */
 
-static bool excerpt_record(const ps_excerpt *p, int64_t offset, const ps_unit *u, ps_record *r) {
+static bool excerpt_record(ps_excerpt *p, int64_t offset, const ps_unit *u, ps_record *r) {
     /* Both may be a stranger's numbers: nothing is counted with before it is known to be small. */
     if (p->base < 0 || u->physical < p->base || u->physical - p->base > p->len) return false;
     int64_t at = u->physical - p->base;
     if (u->size <= 0 || u->size > p->len - at) return false;
+    if (p->sums != NULL &&
+        !ps_crc32_right(p->records, p->len, p->sums, p->block, at + u->size, &p->right))
+        return false;
     return ps_record_check(p->records + at, u->size, u->physical, p->checks, r) == PS_REC_OK &&
            r->size == u->size && r->queue_offset == offset && r->queue_id == p->queue_id &&
            r->topic_len == p->topic_len && memcmp(r->topic, p->topic, (size_t)p->topic_len) == 0;
@@ -775,7 +779,8 @@ void ps_units_choose(const uint8_t *units, int32_t count, const ps_read_options 
     c->low = c->high > 0 ? low : 0;
 }
 
-ps_batch *ps_excerpt_read(const ps_excerpt *p, const ps_read_options *o, ps_error *e) {
+ps_batch *ps_excerpt_read(ps_excerpt *p, int64_t offset, int32_t units, const ps_read_options *o,
+                          ps_error *e) {
     if (o == NULL) o = &default_options;
     int32_t most = o->max_messages > 0 ? o->max_messages : DEFAULT_MESSAGES;
     int64_t bytes = o->max_bytes > 0 ? o->max_bytes : DEFAULT_BYTES;
@@ -783,8 +788,9 @@ ps_batch *ps_excerpt_read(const ps_excerpt *p, const ps_read_options *o, ps_erro
                                      : ps_mapfile_over_bytes(p->records, p->len, p->base);
     ps_batch *b = ps_batch_new(most);
     int code = mf == NULL || b == NULL ? PS_E_NO_MEMORY : 0;
-    int32_t i = 0;
-    for (; code == 0 && i < p->count; i++) {
+    int32_t i = (int32_t)(offset - p->first);
+    int32_t end = units < p->count - i ? i + units : p->count;
+    for (; code == 0 && i < end; i++) {
         ps_unit u;
         ps_record r;
         ps_unit_get(p->units + (int64_t)i * PS_UNIT, &u);

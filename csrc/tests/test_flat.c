@@ -55,10 +55,10 @@ static ps_excerpt excerpt_of(const uint8_t *bytes, const ps_flat *f) {
 }
 
 /* How many messages it gives; the others must be counted as damaged. */
-static int32_t messages_of(const ps_excerpt *x) {
+static int32_t messages_of(ps_excerpt *x) {
     ps_error e = {0};
     ps_read_options o = {.max_messages = MESSAGES};
-    ps_batch *b = ps_excerpt_read(x, &o, &e);
+    ps_batch *b = ps_excerpt_read(x, x->first, x->count, &o, &e);
     ps_batch_info i;
     ps_batch_get(b, &i);
     CHECK_EQ(x->count, i.count + i.damaged);
@@ -146,6 +146,29 @@ static void test_damage_is_counted(void) {
     free(bytes);
 }
 
+/* A byte that no sum of a record covers is looked at by its block's, once. */
+static void test_blocks_have_sums(void) {
+    ps_flat f;
+    uint8_t *bytes = make_segment(&f);
+    ps_excerpt x = excerpt_of(bytes, &f);
+    x.block = PS_FLAT_BLOCK;
+    x.sums = bytes + f.size - PS_FLAT_TAIL -
+             (f.records + PS_FLAT_BLOCK - 1) / PS_FLAT_BLOCK * PS_FLAT_SUM;
+    CHECK_EQ(OF_A_QUEUE, messages_of(&x));
+    CHECK_EQ(f.records, x.right);
+    int32_t whole = 0;
+    ps_unit u = {0};
+    for (; u.physical + u.size - BASE <= PS_FLAT_BLOCK; whole++)
+        ps_unit_get(x.units + (int64_t)whole * PS_UNIT, &u);
+    ps_unit_get(x.units + (int64_t)whole * PS_UNIT, &u); /* all of it is in the second block */
+    bytes[u.physical - BASE + PS_AT_BORN_TIMESTAMP] ^= 1;
+    CHECK_EQ(OF_A_QUEUE, messages_of(&x));
+    x.right = 0;
+    CHECK_EQ(whole - 1, messages_of(&x));
+    CHECK_EQ(PS_FLAT_BLOCK, x.right);
+    free(bytes);
+}
+
 /* A batch of a file has a reference on it; of one that is cut off there is none. */
 static void test_a_mapped_segment(void) {
     ps_flat f;
@@ -172,7 +195,8 @@ static void test_a_mapped_segment(void) {
     x.units += skipped * PS_UNIT;
     x.count -= skipped;
     x.first += skipped;
-    ps_batch *b = ps_excerpt_read(&x, &(ps_read_options){.max_messages = MESSAGES}, &e);
+    ps_read_options all = {.max_messages = MESSAGES};
+    ps_batch *b = ps_excerpt_read(&x, x.first, x.count, &all, &e);
     ps_mapfile_unref(file);
     ps_batch_get(b, &i);
     CHECK(i.count == x.count && i.damaged == 0);
@@ -180,7 +204,7 @@ static void test_a_mapped_segment(void) {
                        (size_t)middle.size));
     CHECK_EQ(middle.physical, i.views[0].physical_offset);
     CHECK_EQ(0, ftruncate(fd, 0));
-    CHECK(ps_excerpt_read(&x, NULL, &e) == NULL && e.code == PS_E_FILE_SIZE);
+    CHECK(ps_excerpt_read(&x, x.first, 1, NULL, &e) == NULL && e.code == PS_E_FILE_SIZE);
     CHECK_EQ(PS_E_FILE_SIZE, ps_batch_whole(b, &e));
     CHECK(strstr(e.where, "/segment") != NULL);
     ps_batch_free(b);
@@ -248,6 +272,7 @@ int main(void) {
     small_store_make(root, 32 << 10, 400, "topic-a", MESSAGES, 400);
     test_a_segment_is_its_queue();
     test_damage_is_counted();
+    test_blocks_have_sums();
     test_a_mapped_segment();
     test_units_are_chosen_within_limits();
     test_units_that_lie_lead_nowhere();

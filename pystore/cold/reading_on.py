@@ -1,5 +1,6 @@
 """The queue that somebody reads on, a few messages at a time: its segments whole, fetched ahead,
-each checked by its sum, so that most reads need no request, no look at a manifest and no copy."""
+each checked by its sum, or each block of it just before it is read, so that most reads need no
+request, no look at a manifest and no copy, and bytes come from memory once."""
 
 from __future__ import annotations
 
@@ -8,10 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from pystore.cold.failures import TierDamaged, TierUnreachable
-from pystore.cold.segment import SUMS
+from pystore.cold.segment import BLOCK, SUMS
 from pystore.errors import FileSizeMismatch
 from pystore.files.mapped import MappedFile
-from pystore.format.units import UNIT
 from pystore.native import ffi, lib, raise_error
 from pystore.store._messages import Batch
 
@@ -41,6 +41,9 @@ class _Piece(Protocol):
     @property
     def file(self) -> MappedFile | None: ...
 
+    @property
+    def sums(self) -> memoryview: ...
+
 
 class ReadingOn:
     """One queue of a reader at a time: memory has room for no more. Any thread may call it; while
@@ -57,9 +60,9 @@ class ReadingOn:
         self._pieces: Iterator[_Piece] = iter(())
         #: The piece in hand, of offsets [first, end), and where the queue ends.
         self._first = self._end = self._last = 0
-        self._records: Any = None
-        self._units: Any = None
-        self._file: MappedFile | None = None
+        #: What the piece points into; and of that what a batch keeps, which has a file by itself.
+        self._memory: Any = None
+        self._kept: Any = None
         self._excerpt = ffi.new("ps_excerpt *")
         self._error = ffi.new("ps_error *")
 
@@ -74,7 +77,7 @@ class ReadingOn:
             if self._place not in (None, place) and self._others < _OTHERS:
                 return False
             self._let_go(place)
-            self._pieces = self._open(topic, queue, start=offset, end=end)
+            self._pieces = self._open(topic, queue, start=offset, end=end, sum_later=True)
             self._first = self._end = offset
             self._last = end
             name = topic.encode()
@@ -97,14 +100,10 @@ class ReadingOn:
             if not self._first <= offset < self._end and not self._comes(offset):
                 return None
             self._others = 0
-            raw = self._excerpt
-            at, left = offset - self._first, self._end - offset
-            raw.first, raw.units = offset, self._units + at * UNIT.size
-            raw.count = min(left, most)
-            batch = lib.ps_excerpt_read(raw, options, self._error)
+            batch = lib.ps_excerpt_read(self._excerpt, offset, most, options, self._error)
             if batch == ffi.NULL and self._error.code != FileSizeMismatch.code:
                 raise_error(self._error)
-            found = Batch(batch, self._records) if batch != ffi.NULL else None
+            found = Batch(batch, self._kept) if batch != ffi.NULL else None
             if found is None or found.damaged:  # by itself it may come right
                 self._let_go(_NOWHERE)
                 return None
@@ -118,7 +117,7 @@ class ReadingOn:
         """Takes the next piece, where it begins at an offset."""
         if offset != self._end:
             return False
-        self._records = self._units = self._file = None  # its memory is for those that come
+        self._memory = self._kept = None  # its memory is for those that come
         try:
             piece = next(self._pieces, None)
         except (TierDamaged, TierUnreachable):
@@ -129,11 +128,15 @@ class ReadingOn:
             return False
         raw = self._excerpt
         self._first, self._end = piece.first, piece.end
-        self._records = raw.records = ffi.from_buffer("uint8_t[]", piece.records)
-        self._file = piece.file
+        records, units, sums = (
+            ffi.from_buffer("uint8_t[]", each) for each in (piece.records, piece.units, piece.sums)
+        )
+        raw.records, raw.len, raw.base = records, len(piece.records), piece.base
+        raw.units, raw.first, raw.count = units, piece.first, piece.end - piece.first
+        raw.sums, raw.block, raw.right = sums if len(piece.sums) else ffi.NULL, BLOCK, 0
         raw.file = ffi.NULL if piece.file is None else piece.file.handle
-        self._units = ffi.from_buffer("uint8_t[]", piece.units)
-        raw.len, raw.base = len(piece.records), piece.base
+        self._memory = records, units, sums, piece.file
+        self._kept = records if piece.file is None else None
         return True
 
     def _let_go(self, place: tuple[str, int] | None) -> None:
@@ -141,7 +144,7 @@ class ReadingOn:
         if close is not None:
             close()
         self._pieces = iter(())
-        self._records = self._units = self._file = None
+        self._memory = self._kept = None
         self._first = self._end = -1
         self._place, self._others = place, 0
 

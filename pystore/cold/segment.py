@@ -153,7 +153,7 @@ def excerpt(
     raw.topic_len, raw.queue_id = len(topic), place[1]
     raw.checks = SUMS if summed else lib.PS_CHECK_BODY_CRC
     error = ffi.new("ps_error *")
-    batch = lib.ps_excerpt_read(raw, options, error)
+    batch = lib.ps_excerpt_read(raw, first, raw.count, options, error)
     if batch == ffi.NULL:
         raise_error(error)
     return Batch(batch, None if file is not None else keep)

@@ -21,8 +21,10 @@ from pystore.cold.push import push
 from pystore.cold.reader import ColdReader
 from pystore.cold.segment import excerpt
 from pystore.cold.tier import new_tier
+from pystore.native import lib
 
 SEGMENT = 512 << 10
+AT_BORN_TIMESTAMP = int(lib.PS_AT_BORN_TIMESTAMP)
 
 
 class Counting:
@@ -252,6 +254,19 @@ def test_a_wrong_byte_of_a_segment_costs_the_one_message_it_is_in(
         assert whole.count(str(segment)) == 1
     assert len(found) == len(bodies) - 1
     assert [body for body in bodies if body in found] == found
+
+
+def test_a_wrong_byte_that_no_sum_of_a_message_covers_is_named(
+    two: Path, bodies: list[bytes], caplog: pytest.LogCaptureFixture
+):
+    segment = sorted(two.rglob("orders/0/COMMIT_LOG/*"))[1]
+    data = bytearray(segment.read_bytes())
+    data[AT_BORN_TIMESTAMP] ^= 1
+    segment.write_bytes(data)
+    with ColdReader(two) as reader:
+        assert read_on(reader, 0) == bodies
+    assert f"{segment.parent.name}/{segment.name}" in caplog.text
+    assert "have another sum, twice" in caplog.text
 
 
 def test_many_threads_that_read_on_get_the_same(
