@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pystore.cold.blocks import BlockCache
 from pystore.cold.failures import TierDamaged, TierUnreachable
-from pystore.cold.segment import SUMS
+from pystore.cold.segment import checks_of
 from pystore.cold.tier import Extent, QueueSpan, TierView
 from pystore.cold.units import fetch_records, fetch_units, prepare_sums
 from pystore.errors import NotFound
@@ -152,9 +152,9 @@ class Lender:
                 count = len(units) // UNIT.size
             records, right = fetch_records(self.blocks, extent, want.low, high, on=want.reads_on)
             anyway = again and self.passes_over
-            if right or anyway:
-                damaged = self._lend(want, units, records, life, anyway=anyway)
-                if right and not damaged:
+            if right is not False or anyway:
+                damaged = self._lend(want, units, records, life, covered=right, anyway=anyway)
+                if right is not False and not damaged:
                     return
             for key in {extent.key, *(each.key for each in extent.log)}:
                 self.blocks.forget(key)
@@ -168,9 +168,12 @@ class Lender:
         else:
             _log.warning("Read in the cold tier: %s have another sum, twice: %s", what, extent.key)
 
-    def _lend(self, want: Want, units: Buffer, records: Buffer, life: int, *, anyway: bool) -> int:
+    def _lend(
+        self, want: Want, units: Buffer, records: Buffer, life: int, *, covered: bool | None,
+        anyway: bool,
+    ) -> int:  # fmt: skip
         """Returns how many records are damaged: then nothing was lent, but `anyway`. life: of the
-        queue when the units were looked for."""
+        queue when the units were looked for. covered: as of ``checks_of``."""
         topic = want.topic.encode()
         keep = (
             ffi.from_buffer("uint8_t[]", records),
@@ -182,7 +185,8 @@ class Lender:
         raw.len, raw.base = len(records), want.low
         raw.count, raw.first = len(units) // UNIT.size, want.offset
         raw.topic_len, raw.queue_id = len(topic), want.queue
-        raw.checks = SUMS if self.tier.summed else lib.PS_CHECK_BODY_CRC
+        covered = covered and not self._store.settings.checkCRCOnRead
+        raw.checks = checks_of(summed=self.tier.summed, covered=covered)
         error = ffi.new("ps_error *")
         store, place = self._store.c_handle(), place_for(want.topic, want.queue)
         handle = self._topic(want.topic)

@@ -25,6 +25,7 @@ from pystore.cold.objects import address_of
 from pystore.cold.reading_on import ReadingOn
 from pystore.cold.segment import (
     check_segment,
+    checks_of,
     choose_units,
     encloses,
     excerpt,
@@ -83,7 +84,8 @@ class QueuePiece(NamedTuple):
     """Records of a queue that follow each other, offsets [first, end), and their units. base: what
     units call the first byte. file: that the records lie in, its bytes called alike; None: they are
     in memory. sums: of each BLOCK of them, for who reads them, who looks at these before it
-    believes one; empty: they are right. name: of what they lie in."""
+    believes one; empty: they are right. name: of what they lie in. covered: whether sums of their
+    segment tell that they are as they were written out."""
 
     topic: str
     queue: int
@@ -95,6 +97,7 @@ class QueuePiece(NamedTuple):
     file: MappedFile | None
     sums: memoryview = memoryview(b"")
     name: str = ""
+    covered: bool = False
 
     def cut(self, first: int, end: int) -> QueuePiece:
         """Returns the part of it within offsets [first, end), which is not empty."""
@@ -156,7 +159,7 @@ class ColdReader(Reader):
         self._keep_calls()
         self._blocks = blocks or BlockCache(tier.objects, _BLOCKS, ahead=_RUNS_AHEAD)
         #: None: who has opened the tier sees to its memory.
-        self._on = ReadingOn(self.pieces, summed=tier.summed) if blocks is None else None
+        self._on = ReadingOn(self.pieces, self._checks) if blocks is None else None
         self._spans: dict[tuple[str, int], QueueSpan] = {}
         self._all = False
         self._damaged_reads = 0
@@ -381,10 +384,10 @@ class ColdReader(Reader):
                     self._blocks.forget(each.key)
             records, right = self._records(extent, choice.low, choice.high, on and not again)
             batch = excerpt(records, choice.low, part, first, place, options,
-                            summed=self.tier.summed)  # fmt: skip
-            if right and not batch.damaged:
+                            checks=self._checks(right))  # fmt: skip
+            if right is not False and not batch.damaged:
                 break
-        if not right and not batch.damaged:
+        if right is False and not batch.damaged:
             what = f"records of {place[0]}/{place[1]} from {first} on"
             if not self.passes_over:
                 raise TierDamaged(f"{what} have another sum, twice", extent.key)
@@ -410,9 +413,15 @@ class ColdReader(Reader):
             self._blocks.forget(each.key)
         return log_bytes(self._blocks, log, place, place + len(head)) == head
 
-    def _records(self, extent: Extent, low: int, high: int, on: bool) -> tuple[Buffer, bool]:
+    def _checks(self, covered: bool | None) -> int:
+        """Returns which of its own sums a record is checked by, as a store of these settings
+        does; `covered` as of ``checks_of``."""
+        covered = covered and not self.settings.checkCRCOnRead
+        return checks_of(summed=self.tier.summed, covered=covered)
+
+    def _records(self, extent: Extent, low: int, high: int, on: bool) -> tuple[Buffer, bool | None]:
         if high - low > SEGMENT_MAX:  # units lie
-            return b"", True
+            return b"", None
         return fetch_records(self._blocks, extent, low, high, on=on)
 
     def units(
@@ -599,11 +608,12 @@ class ColdReader(Reader):
         extents = self.tier.extents(topic, queue, start, end)
         return end - start - sum(min(end, e.end) - max(start, e.first) for e in extents)
 
-    def batches(self, **range_: Any) -> Iterator[Batch]:
-        """Yields the messages of `pieces`, a batch a piece. Raises: TierDamaged, TierUnreachable,
+    def batches(self, *, check_crc: bool = False, **range_: Any) -> Iterator[Batch]:
+        """Yields the messages of `pieces`, a batch a piece. check_crc: also look at the sums of
+        each message that is as it was written out. Raises: TierDamaged, TierUnreachable,
         FileSizeMismatch where the file of a segment is cut off meanwhile."""
         for piece in self.pieces(**range_):
-            batch = self._batch_of(piece)
+            batch = self._batch_of(piece, check_crc=check_crc)
             if batch.damaged:
                 raise TierDamaged(
                     f"{batch.damaged} messages of {piece.topic}/{piece.queue} are damaged, the"
@@ -614,16 +624,17 @@ class ColdReader(Reader):
             yield batch
             del batch  # its memory is for those that come
 
-    def _batch_of(self, piece: QueuePiece) -> Batch:
+    def _batch_of(self, piece: QueuePiece, *, check_crc: bool = False) -> Batch:
         """Returns all messages of a piece, however large it is."""
+        checks = self._checks(piece.covered and not check_crc)
         options = self._options(None, None, piece.end - piece.first, _FAR)
         place = piece.topic, piece.queue
         return excerpt(piece.records, piece.base, piece.units, piece.first, place, options,
-                       summed=self.tier.summed, file=piece.file)  # fmt: skip
+                       checks=checks, file=piece.file)  # fmt: skip
 
     def messages(self, *, check_crc: bool = False) -> Iterator[Message]:
-        """Yields every message, queue by queue; sums are always checked. Raises: TierDamaged."""
-        for batch in self.batches():
+        """Yields every message, queue by queue. Raises: as ``batches``."""
+        for batch in self.batches(check_crc=check_crc):
             yield from batch
 
     def arrow(
@@ -745,7 +756,7 @@ def _piece_of(
     sums = check_segment(data, row, where, records=records)
     return QueuePiece(
         span.topic, span.queue, row.first, row.end, row.base, memoryview(data)[: row.records],
-        units_of_row(data, row), file, sums[:0] if records else sums, where,
+        units_of_row(data, row), file, sums[:0] if records else sums, where, True,
     )  # fmt: skip
 
 

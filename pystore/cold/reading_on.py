@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from pystore.cold.failures import TierDamaged, TierUnreachable
-from pystore.cold.segment import BLOCK, SUMS
+from pystore.cold.segment import BLOCK
 from pystore.errors import FileSizeMismatch
 from pystore.files.mapped import MappedFile
 from pystore.native import ffi, lib, raise_error
@@ -44,16 +44,22 @@ class _Piece(Protocol):
     @property
     def sums(self) -> memoryview: ...
 
+    @property
+    def covered(self) -> bool: ...
+
 
 class ReadingOn:
     """One queue of a reader at a time: memory has room for no more. Any thread may call it; while
     one reads, others hear that there is nothing.
 
-    pieces: of a topic and queue, offsets [start, end). summed: as of ``excerpt``."""
+    pieces: of a topic and queue, offsets [start, end). checks: which of its own sums a record of a
+    piece is checked by, that being covered or not."""
 
-    def __init__(self, pieces: Callable[..., Iterator[_Piece]], *, summed: bool) -> None:
+    def __init__(
+        self, pieces: Callable[..., Iterator[_Piece]], checks: Callable[[bool | None], int]
+    ) -> None:
         self._open = pieces
-        self._checks = SUMS if summed else int(lib.PS_CHECK_BODY_CRC)
+        self._checks = checks
         self._lock = threading.Lock()
         self._place: tuple[str, int] | None = None
         self._others = 0
@@ -84,7 +90,6 @@ class ReadingOn:
             self._topic = ffi.new("char[]", name)
             raw = self._excerpt
             raw.topic, raw.topic_len, raw.queue_id = self._topic, len(name), queue
-            raw.checks = self._checks
         finally:
             self._lock.release()
         return True
@@ -134,6 +139,7 @@ class ReadingOn:
         raw.records, raw.len, raw.base = records, len(piece.records), piece.base
         raw.units, raw.first, raw.count = units, piece.first, piece.end - piece.first
         raw.sums, raw.block, raw.right = sums if len(piece.sums) else ffi.NULL, BLOCK, 0
+        raw.checks = self._checks(piece.covered)
         raw.file = ffi.NULL if piece.file is None else piece.file.handle
         self._memory = records, units, sums, piece.file
         self._kept = records if piece.file is None else None

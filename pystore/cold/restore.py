@@ -23,7 +23,7 @@ from pystore.cold.objects import StoredObject
 from pystore.cold.places import LOG, base_of
 from pystore.cold.push import PushReport, push
 from pystore.cold.reader import ColdReader
-from pystore.cold.segment import excerpt
+from pystore.cold.segment import checks_of, excerpt
 from pystore.cold.tier import JavaTier, QueueSpan, Tier, new_tier, open_tier, span_of
 from pystore.errors import BadArgument
 from pystore.files import FILE_MODE, make_folders, new_file, place_folder
@@ -113,7 +113,8 @@ def restore(
 
     Raises: BadArgument, TierDamaged, TierUnreachable, DiskFull, StoreIOError."""
     chosen = sorted(set(topics) or {span.topic for span in reader.spans()})
-    batches = (batch for topic in chosen for batch in reader.batches(topic=topic))
+    # Who recovers a store ends it before a damaged record.
+    batches = (batch for topic in chosen for batch in reader.batches(topic=topic, check_crc=True))
     later = any(span.start > 0 for span in reader.spans() if span.topic in chosen)
     messages = (message for batch in batches for message in batch)
     return _make(target, segment_bytes, messages, segment_bytes if later else 0)
@@ -308,7 +309,7 @@ def _records(data: bytes, base: int, place: tuple[str, int], *, summed: bool) ->
         for head in heads:
             unit = UNIT.pack(base + head.at, head.end - head.at, 0)
             yield from excerpt(data[head.at : head.end], base + head.at, unit, head.queue_offset,
-                               place, ffi.NULL, summed=summed)  # fmt: skip
+                               place, ffi.NULL, checks=checks_of(summed=summed))  # fmt: skip
             at = head.end
         if not heads:
             found = data.find(MAGIC_HEAD, at + _MAGIC_AT + 1)

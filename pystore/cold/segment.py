@@ -16,8 +16,8 @@ from pystore.format.units import UNIT
 from pystore.native import ffi, lib, raise_error
 from pystore.store._messages import Batch
 
-__all__ = ["BLOCK", "SUMS", "check_segment", "choose_units", "excerpt", "has_sums", "key_bytes",
-           "key_slice", "keys_of", "make_segment", "summed_bytes", "sums_of",
+__all__ = ["BLOCK", "check_segment", "checks_of", "choose_units", "excerpt", "has_sums",
+           "key_bytes", "key_slice", "keys_of", "make_segment", "summed_bytes", "sums_of",
            "units_of_row"]  # fmt: skip
 
 _TAIL = struct.Struct(">qqiiIiIq")
@@ -36,8 +36,9 @@ assert _RECORD_SUM.size == lib.PS_FLAT_SUM
 BLOCK = int(lib.PS_FLAT_BLOCK)
 #: A slice of a key table reaches so many standard deviations around where a hash is expected.
 _SIGMAS = 6
-#: Which sums of records are looked at.
-SUMS = int(lib.PS_CHECK_BODY_CRC | lib.PS_CHECK_PROP_IF)
+#: Which sums of records are looked at, and where those of properties are wrong.
+_SUMS = int(lib.PS_CHECK_BODY_CRC | lib.PS_CHECK_PROP_IF)
+_BODY_SUM = int(lib.PS_CHECK_BODY_CRC)
 
 
 def make_segment(
@@ -123,6 +124,16 @@ def sums_of(pieces: Iterable[Buffer], size: int) -> tuple[int, ...] | None:
     return tuple(sums)
 
 
+def checks_of(*, summed: bool, covered: bool | None = None) -> int:
+    """Returns which of its own sums a record is checked by. summed: whether the sums of properties
+    are right, which upstream's tier leaves wrong. covered: whether a sum of the segment says that
+    the record is as it was written out; then what its own would find was damaged in the store
+    before, which gives it out as it is, too: nothing is looked at."""
+    if covered:
+        return 0
+    return _SUMS if summed else _BODY_SUM
+
+
 def units_of_row(data: Buffer, row: Row) -> memoryview:
     """Returns the units of a whole segment."""
     return memoryview(data)[row.records : row.records + row.count * UNIT.size]
@@ -130,14 +141,14 @@ def units_of_row(data: Buffer, row: Row) -> memoryview:
 
 def excerpt(
     records: Buffer, base: int, units: Buffer, first: int, place: tuple[str, int], options: Any,
-    *, summed: bool = True, file: MappedFile | None = None,
+    *, checks: int = _SUMS, file: MappedFile | None = None,
 ) -> Batch:  # fmt: skip
     """Returns messages of an excerpt of a queue, which point into `records`.
 
     base: what units call the first byte of `records`. first: queue offset of the first unit.
-    place: topic and queue of all records. options: ``ps_read_options *``. summed: whether the sums
-    of properties are right, which upstream's tier leaves wrong. file: where `records` lie, its
-    bytes called as units call them. Raises: OutOfMemory, FileSizeMismatch."""
+    place: topic and queue of all records. options: ``ps_read_options *``. checks: as of
+    ``checks_of``. file: where `records` lie, its bytes called as units call them. Raises:
+    OutOfMemory, FileSizeMismatch."""
     raw = ffi.new("ps_excerpt *")
     topic = place[0].encode()
     keep = (
@@ -151,7 +162,7 @@ def excerpt(
     raw.len, raw.base = len(records), base
     raw.count, raw.first = len(units) // UNIT.size, first
     raw.topic_len, raw.queue_id = len(topic), place[1]
-    raw.checks = SUMS if summed else lib.PS_CHECK_BODY_CRC
+    raw.checks = checks
     error = ffi.new("ps_error *")
     batch = lib.ps_excerpt_read(raw, first, raw.count, options, error)
     if batch == ffi.NULL:

@@ -58,14 +58,14 @@ def fetch_units(
 
 def fetch_records(
     blocks: BlockCache, extent: Extent, low: int, high: int, *, on: bool = False
-) -> tuple[Buffer, bool]:
+) -> tuple[Buffer, bool | None]:
     """Returns the bytes [low, high) of a queue's log as far as they are there, and whether they
     came as their segment has them, by its sums of records: a record's own covers its body, and the
-    rest if it has one of its properties. Where there are no such sums nothing is known to be wrong.
-    on: who asks reads on. Raises: TierDamaged, TierUnreachable."""
+    rest if it has one of its properties. None: there are no such sums. on: who asks reads on.
+    Raises: TierDamaged, TierUnreachable."""
     row = extent.row
     if row is None or not row.has_record_sums or low < row.base:
-        return log_bytes(blocks, extent.log, low, high, on=on), True
+        return log_bytes(blocks, extent.log, low, high, on=on), None
     records, sums = summed_bytes(row, low, high)
     if not records:
         return b"", True
