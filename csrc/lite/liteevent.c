@@ -15,13 +15,15 @@
 #define LOOK_NS 1000000       /* of one look at what comes by itself */
 #define DISPATCH_MAX 1024     /* queues that one call looks at */
 #define HAND_OVER_MAX 1024    /* events that one call gives to others */
+#define SHARE_MAX 64          /* the same, after each answer */
 /* Of a group that reads all lite topics so many clients are asked, those that wait first. */
 #define WILD_ASKED 32
 #define ALONE_MAX (1 << 18) /* events that are no pairs; beyond, a client has one at a time */
 
 /* ---- who gets an event ---- */
 
-enum { HAS_ROOM = 1, WAITS, HAS_IT };
+/* HELD: by an idle client, for as long as nobody waits. HAS_IT: one that is being served has it. */
+enum { HAS_ROOM = 1, HELD, WAITS, HAS_IT };
 
 static void begin_pick(lite_group *g) {
     g->lg_full = false;
@@ -29,16 +31,19 @@ static void begin_pick(lite_group *g) {
     g->lg_picked = 0;
     g->lg_pick = NULL;
     g->lg_pick_sub = 0;
+    g->lg_held = 0;
 }
 
 /* Of those that are best each has the same chance. */
 static void consider_client(ps_core *core, lite_client *c, ps_ref sub) {
     lite_group *g = c->lc_group;
-    uint8_t rank = sub != 0 && ps_lite_sub_at(core->co_lite, sub)->ls_is_event ? HAS_IT
-                   : c->lc_polls != NULL                                       ? WAITS
-                                                                               : HAS_ROOM;
+    bool has_it = sub != 0 && ps_lite_sub_at(core->co_lite, sub)->ls_is_event;
+    uint8_t rank = has_it ? (ps_lite_is_idle(c) ? HELD : HAS_IT)
+                   : c->lc_polls != NULL ? WAITS
+                                         : HAS_ROOM;
     if (c->lc_gone) return;
-    if (rank != HAS_IT && c->lc_event_count >= g->lg_room) {
+    if (rank == HELD) g->lg_held = sub;
+    if (!has_it && c->lc_event_count >= g->lg_room) {
         ps_lite_overflow(core->co_lite, c, true);
         g->lg_full = true;
         return;
@@ -51,9 +56,9 @@ static void consider_client(ps_core *core, lite_client *c, ps_ref sub) {
     g->lg_pick_sub = sub;
 }
 
-/* The same of those that read all lite topics, but for `except`; somebody has considered those of
- * them that have the event. */
-static void consider_wild(ps_core *core, lite_group *g, ps_slice queue, const lite_client *except) {
+/* The same of those that read all lite topics; somebody has considered those of them that have the
+ * event. */
+static void consider_wild(ps_core *core, lite_group *g, ps_slice queue) {
     int32_t left = WILD_ASKED;
     for (lite_client *c = g->lg_wild; c != NULL; c = c->lc_wild_next) {
         if (g->lg_rank == HAS_IT || (c->lc_polls == NULL && g->lg_rank == WAITS)) return;
@@ -61,19 +66,19 @@ static void consider_wild(ps_core *core, lite_group *g, ps_slice queue, const li
             g->lg_full = true;
             return;
         }
-        if (c != except && ps_lite_reads(c, queue)) consider_client(core, c, 0);
+        if (ps_lite_reads(c, queue)) consider_client(core, c, 0);
     }
 }
 
-/* The clients of the group that read the queue, but for `except`. */
-static void pick_client(ps_core *core, lite_group *g, ps_slice queue, const lite_client *except) {
+/* The clients of the group that read the queue. */
+static void pick_client(ps_core *core, lite_group *g, ps_slice queue) {
     const ps_lite *l = core->co_lite;
     begin_pick(g);
     for (ps_ref at = ps_lite_first_of(l, queue); at != 0; at = ps_lite_next_of(l, at, queue)) {
         lite_client *c = ps_lite_client_of(l, ps_lite_sub_at(l, at));
-        if (c->lc_group == g && c != except) consider_client(core, c, at);
+        if (c->lc_group == g) consider_client(core, c, at);
     }
-    consider_wild(core, g, queue, except);
+    consider_wild(core, g, queue);
 }
 
 /* The event of a client that reads all lite topics. 0: there are too many, or no memory. */
@@ -81,6 +86,17 @@ static ps_ref event_of(ps_lite *l, lite_client *c, ps_slice queue) {
     ps_ref sub = ps_lite_sub(l, c, queue);
     if (sub != 0 || (l->rg_events_alone >= ALONE_MAX && c->lc_event_count > 0)) return sub;
     return ps_lite_make_sub(l, c, queue);
+}
+
+/* An event is its client's no more; nor is the pair, when it was for the event alone. */
+static void drop_event(ps_lite *l, ps_ref sub) {
+    ps_lite_event_drop(l, sub);
+    if (!ps_lite_sub_at(l, sub)->ls_listed) ps_lite_drop_sub(l, sub);
+}
+
+static void make_last(ps_lite *l, ps_ref sub) {
+    ps_lite_event_drop(l, sub);
+    ps_lite_event_add(l, sub);
 }
 
 /* Who was picked has the event from now on. */
@@ -95,13 +111,25 @@ static bool give_event(ps_core *core, lite_group *g, ps_slice queue) {
         return false;
     }
     if (!ps_lite_sub_at(core->co_lite, sub)->ls_is_event) ps_lite_event_add(core->co_lite, sub);
+    if (g->lg_held != 0 && g->lg_held != sub) drop_event(core->co_lite, g->lg_held);
     ps_lite_wake(core, c);
     return true;
 }
 
 bool ps_lite_offer(ps_core *core, lite_group *g, ps_slice queue) {
-    pick_client(core, g, queue, NULL);
+    pick_client(core, g, queue);
     return give_event(core, g, queue);
+}
+
+void ps_lite_offer_new(ps_core *core, ps_ref sub, ps_slice queue) {
+    lite_client *c = ps_lite_client_of(core->co_lite, ps_lite_sub_at(core->co_lite, sub));
+    lite_group *g = c->lc_group;
+    pick_client(core, g, queue);
+    if (g->lg_rank < WAITS && c->lc_event_count < g->lg_room) {
+        g->lg_pick = c;
+        g->lg_pick_sub = sub;
+    }
+    give_event(core, g, queue);
 }
 
 static void tell_ready(ps_core *core) {
@@ -202,7 +230,7 @@ static void look_at_all(ps_core *core, lite_client *c) {
         if (len > 0 && ps_lite_reads(c, queue) && has_more(core, group, queue) &&
             !is_out(core, group, queue)) {
             if (c->lc_event_count >= g->lg_room) return;
-            pick_client(core, g, queue, NULL);
+            pick_client(core, g, queue);
             if (g->lg_rank != HAS_IT) { /* it asks, and the others may never */
                 g->lg_pick = c;
                 g->lg_pick_sub = 0;
@@ -249,30 +277,63 @@ int ps_lite_dispatch(ps_core *core, const ps_lite_who *who) {
     return 1;
 }
 
-/* An event goes from its client to one who waits. False: nobody does; it is the client's last. */
-static bool pass_on(ps_core *core, ps_ref sub) {
+/* Events of a client that does not ask go to those who wait; the others to its end, so that the
+ * next call looks at others. */
+static void offer_events(ps_core *core, lite_client *c, int32_t most) {
     ps_lite *l = core->co_lite;
-    lite_client *c = ps_lite_client_of(l, ps_lite_sub_at(l, sub));
-    char name[UINT8_MAX];
-    const ps_slice queue = ps_lite_sub_queue(l, ps_lite_sub_at(l, sub), name);
-    ps_lite_event_drop(l, sub);
-    pick_client(core, c->lc_group, queue, c);
-    if (c->lc_group->lg_rank != WAITS || !give_event(core, c->lc_group, queue)) {
-        ps_lite_event_add(l, sub);
-        return false;
+    if (most > c->lc_event_count) most = c->lc_event_count;
+    for (; most > 0 && c->lc_group->lg_polls > 0; most--) {
+        char name[UINT8_MAX];
+        ps_ref sub = c->lc_events;
+        const ps_slice queue = ps_lite_sub_queue(l, ps_lite_sub_at(l, sub), name);
+        make_last(l, sub);
+        ps_lite_offer(core, c->lc_group, queue);
     }
-    if (!ps_lite_sub_at(l, sub)->ls_listed) ps_lite_drop_sub(l, sub);
-    return true;
 }
 
-/* Those that nobody waits for go to the end, so that the next call looks at others. */
 void ps_lite_hand_over(ps_core *core, const ps_lite_who *who) {
     PS_CORE_HELD(core);
     lite_client *c = ps_lite_find_who(core, who);
-    int32_t left = c == NULL ? 0 : c->lc_event_count;
-    for (left = left < HAND_OVER_MAX ? left : HAND_OVER_MAX; left > 0; left--)
-        pass_on(core, c->lc_events);
+    if (c != NULL) offer_events(core, c, HAND_OVER_MAX);
     tell_ready(core);
+}
+
+void ps_lite_share(ps_core *core, lite_client *c) {
+    if (c->lc_group->lg_shared && ps_lite_is_idle(c)) offer_events(core, c, SHARE_MAX);
+}
+
+/* One event of another client, if this one reads its queue. */
+static bool take_event(ps_lite *l, lite_client *c, ps_ref sub) {
+    char name[UINT8_MAX];
+    const ps_slice queue = ps_lite_sub_queue(l, ps_lite_sub_at(l, sub), name);
+    ps_ref mine = c->lc_wild && ps_lite_reads(c, queue) ? event_of(l, c, queue)
+                                                        : ps_lite_sub(l, c, queue);
+    if (mine == 0) return false;
+    drop_event(l, sub);
+    if (!ps_lite_sub_at(l, mine)->ls_is_event) ps_lite_event_add(l, mine);
+    return true;
+}
+
+/* What it does not read goes to the end of its client's, and that client to the end of the list. */
+int32_t ps_lite_take_over(ps_core *core, lite_client *c, int32_t most, int32_t *left) {
+    ps_lite *l = core->co_lite;
+    lite_group *g = c->lc_group;
+    int32_t taken = 0;
+    if (!g->lg_shared) return 0;
+    if (most > g->lg_room - c->lc_event_count) most = g->lg_room - c->lc_event_count;
+    for (int32_t clients = g->lg_idle_count; clients > 0 && *left > 0 && taken < most; clients--) {
+        lite_client *from = g->lg_idle;
+        if (from == NULL || from == c) break; /* those before it have no more */
+        for (int32_t n = from->lc_event_count; n > 0 && *left > 0 && taken < most; n--, --*left) {
+            ps_ref sub = from->lc_events;
+            if (take_event(l, c, sub))
+                taken++;
+            else
+                make_last(l, sub);
+        }
+        ps_lite_list_idle(from);
+    }
+    return taken;
 }
 
 static void forget_events(ps_core *core, const char *queue, int32_t len) {
@@ -322,7 +383,7 @@ static void take_news_of(ps_core *core, ps_slice queue) {
     }
     for (lite_group *g = l->rg_wild; g != NULL; g = g->lg_wild_next) {
         asked = ask_group(g, asked);
-        consider_wild(core, g, queue, NULL);
+        consider_wild(core, g, queue);
     }
     for (lite_group *g = asked; g != NULL; g = g->lg_next) {
         g->lg_asked = false;
@@ -350,18 +411,6 @@ static bool take_news(ps_core *core, int64_t until_ns) {
     return false;
 }
 
-/* Who has the event of a batch whose time is over, and does not ask, may be gone: one who waits
- * has it instead. False: nobody does, or nobody has it. */
-static bool take_from_idle(ps_core *core, const lite_group *g, ps_slice queue) {
-    const ps_lite *l = core->co_lite;
-    for (ps_ref at = ps_lite_first_of(l, queue); at != 0; at = ps_lite_next_of(l, at, queue)) {
-        const lite_client *c = ps_lite_client_of(l, ps_lite_sub_at(l, at));
-        if (c->lc_group == g && c->lc_polls == NULL && ps_lite_sub_at(l, at)->ls_is_event)
-            return pass_on(core, at);
-    }
-    return false;
-}
-
 /* False: there are more. */
 static bool give_back(ps_core *core, int64_t until_ns) {
     ps_order *o;
@@ -371,8 +420,7 @@ static bool give_back(ps_core *core, int64_t until_ns) {
         lite_group *g =
             ps_lite_group(core->co_lite, ps_lite_slice(p->pr_names, p->pr_group_len));
         ps_order_undue(core, o);
-        if (g != NULL && !take_from_idle(core, g, ps_lite_queue_of(p)))
-            ps_lite_offer(core, g, ps_lite_queue_of(p));
+        if (g != NULL) ps_lite_offer(core, g, ps_lite_queue_of(p));
         if (ps_monotonic_ns() >= until_ns) return false;
     }
     return true;

@@ -21,6 +21,7 @@
 #define READ_ROOM (64 << 10)
 #define NUMBER_MAX 24
 #define NOTHING "NO_MESSAGE_IN_QUEUE"
+#define TAKE_OVER_MAX 64 /* events of idle clients that one pop looks at */
 #define COUNT_MAX 64 /* bytes that orderCountInfo has of a message */
 
 typedef struct request {
@@ -257,27 +258,37 @@ static void count_out(const taking *t) {
     pair->pr_out[PS_WAY_POPPED].bytes += t->core->co_lite->rg_records.len;
 }
 
-/* Hands out messages of the queues whose events wait for the client; an error: of none. */
-static int take_events(taking *t) {
-    ps_core *c = t->core;
-    ps_lite *l = c->co_lite;
-    int code = 0, more = 0;
-    l->rg_records.len = l->rg_counts.len = 0;
-    t->pop_ms = t->client->lc_accessed_ms = ps_timer_now(c->co_store);
-    ps_lite_refill(c, t->client);
-    for (int32_t n = t->client->lc_event_count; n > 0 && t->left > 0; n--) {
+/* Hands out messages of the queues whose events the client has. */
+static int take_own(taking *t) {
+    ps_lite *l = t->core->co_lite;
+    int code = 0;
+    for (int32_t n = t->client->lc_event_count; code >= 0 && n > 0 && t->left > 0; n--) {
         ps_ref sub = t->client->lc_events;
         char name[UINT8_MAX];
         if (l->rg_records.len >= BYTES_ENOUGH) break;
         ps_lite_event_drop(l, sub);
         code = take_of(t, ps_lite_sub_queue(l, ps_lite_sub_at(l, sub), name));
-        more += code == 2;
         if (code < 0 || code == 2)
             ps_lite_event_add(l, sub); /* it comes again, after others */
         else if (!ps_lite_sub_at(l, sub)->ls_listed)
             ps_lite_drop_sub(l, sub);
-        if (code < 0) break;
     }
+    return code;
+}
+
+/* The same; when there is nothing, of those that idle clients of the group have. An error: of
+ * none. */
+static int take_events(taking *t) {
+    ps_core *c = t->core;
+    lite_client *client = t->client;
+    int32_t left = TAKE_OVER_MAX;
+    c->co_lite->rg_records.len = c->co_lite->rg_counts.len = 0;
+    t->pop_ms = client->lc_accessed_ms = ps_timer_now(c->co_store);
+    ps_lite_refill(c, client);
+    int code = take_own(t);
+    while (code >= 0 && t->count == 0 && client->lc_events == 0 &&
+           ps_lite_take_over(c, client, t->left, &left) > 0)
+        code = take_own(t);
     if (t->count > 0) count_out(t);
     return code < 0 && t->count == 0 ? code : 0;
 }
@@ -326,7 +337,9 @@ static void list_poll(ps_core *core, lite_poll *w) {
     *c->lc_polls_end = w;
     c->lc_polls_end = &w->lp_next;
     c->lc_poll_count++;
+    c->lc_group->lg_polls++;
     core->co_lite->rg_sums.polls++;
+    ps_lite_list_idle(c);
     /* One that came before this waited has woken nobody; one whose queue has more after damaged
      * messages is looked at again, after others had their turn. */
     if (c->lc_events != 0 || ps_lite_may_refill(c)) {
@@ -347,7 +360,9 @@ void ps_lite_poll_free(ps_parked *p) {
     ps_parked_free(p);
     if (c->lc_gone) ps_eventfd_tell(core->co_event_fd); /* it can be freed */
     if (c->lc_events == 0) return;
+    ps_lite_list_idle(c);
     ps_lite_wake(core, c); /* what came for it is for another one of the client */
+    ps_lite_share(core, c);
     ps_eventfd_tell(core->co_event_fd);
 }
 

@@ -76,6 +76,7 @@ static lite_group *group_of(ps_lite *l, ps_slice name) {
     g = ps_chains_reserve(&l->rg_groups) ? calloc(1, sizeof *g + (size_t)name.len) : NULL;
     if (g == NULL) return NULL;
     g->lg_len = name.len;
+    g->lg_idle_end = &g->lg_idle;
     memcpy(g->lg_name, name.data, (size_t)name.len);
     ps_chains_add(&l->rg_groups, g, ps_hash_of(name.data, name.len));
     return g;
@@ -176,10 +177,23 @@ void ps_lite_set_version(ps_core *core, const ps_lite_who *who, int64_t version)
 
 /* ---- pairs ---- */
 
+/* The client's pair of a queue; 0: none, and then its group may share the queue from now on. */
+static ps_ref find_sub(const ps_lite *l, const lite_client *c, ps_slice queue) {
+    lite_group *g = c->lc_group;
+    bool shared = g->lg_wild != NULL;
+    for (ps_ref at = ps_lite_first_of(l, queue); at != 0; at = ps_lite_next_of(l, at, queue)) {
+        const lite_client *other = ps_lite_client_of(l, ps_lite_sub_at(l, at));
+        if (other == c) return at;
+        shared = shared || other->lc_group == g;
+    }
+    g->lg_shared = g->lg_shared || shared;
+    return 0;
+}
+
 /* 1: it is new; 0: it is there; -1: no memory. */
 static int add_sub(ps_core *core, lite_client *c, ps_slice queue) {
     ps_lite *l = core->co_lite;
-    ps_ref sub = ps_lite_sub(l, c, queue);
+    ps_ref sub = find_sub(l, c, queue);
     if (sub == 0) sub = ps_lite_make_sub(l, c, queue);
     if (sub == 0) return -1;
     lite_sub *s = ps_lite_sub_at(l, sub);
@@ -193,7 +207,7 @@ static int add_sub(ps_core *core, lite_client *c, ps_slice queue) {
     l->rg_sums.pairs++;
     l->rg_sums.changes++;
     if (ps_lights_end(core->co_store, (const char *)queue.data, queue.len) > 0)
-        ps_lite_offer(core, c->lc_group, queue);
+        ps_lite_offer_new(core, sub, queue);
     return 1;
 }
 
@@ -286,7 +300,7 @@ int ps_lite_add_wild(ps_core *core, const ps_lite_who *who) {
     PS_CORE_HELD(core);
     lite_client *c = ps_lite_find_who(core, who);
     if (c == NULL || c->lc_wild) return 0;
-    c->lc_wild = true;
+    c->lc_wild = c->lc_group->lg_shared = true;
     ps_lite_list_wild(core->co_lite, c);
     c->lc_group->lg_again = true; /* and its next pop looks for what there is */
     core->co_lite->rg_sums.changes++;

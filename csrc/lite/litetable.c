@@ -188,6 +188,29 @@ void ps_lite_drop_sub(ps_lite *l, ps_ref sub) {
 
 /* ---- the lists of a client ---- */
 
+static void link_idle(lite_client *c) {
+    lite_group *g = c->lc_group;
+    c->lc_idle_next = NULL;
+    c->lc_idle_link = g->lg_idle_end;
+    *g->lg_idle_end = c;
+    g->lg_idle_end = &c->lc_idle_next;
+    g->lg_idle_count++;
+}
+
+static void unlink_idle(lite_client *c) {
+    lite_group *g = c->lc_group;
+    if (g->lg_idle_end == &c->lc_idle_next) g->lg_idle_end = c->lc_idle_link;
+    *c->lc_idle_link = c->lc_idle_next;
+    if (c->lc_idle_next != NULL) c->lc_idle_next->lc_idle_link = c->lc_idle_link;
+    c->lc_idle_link = NULL;
+    g->lg_idle_count--;
+}
+
+void ps_lite_list_idle(lite_client *c) {
+    if (c->lc_idle_link != NULL) unlink_idle(c);
+    if (c->lc_event_count > 0 && ps_lite_is_idle(c)) link_idle(c);
+}
+
 void ps_lite_event_add(ps_lite *l, ps_ref sub) {
     lite_sub *s = ps_lite_sub_at(l, sub);
     lite_client *c = ps_lite_client_of(l, s);
@@ -198,8 +221,8 @@ void ps_lite_event_add(ps_lite *l, ps_ref sub) {
     *(before != NULL ? &before->ls_event_next : &c->lc_events) = sub;
     c->lc_events_last = sub;
     s->ls_is_event = true;
-    c->lc_event_count++;
     l->rg_sums.events++;
+    if (c->lc_event_count++ == 0) ps_lite_list_idle(c);
 }
 
 void ps_lite_event_drop(ps_lite *l, ps_ref sub) {
@@ -212,8 +235,8 @@ void ps_lite_event_drop(ps_lite *l, ps_ref sub) {
     *(before != NULL ? &before->ls_event_next : &c->lc_events) = s->ls_event_next;
     *(next != NULL ? &next->ls_event_before : &c->lc_events_last) = s->ls_event_before;
     s->ls_is_event = false;
-    c->lc_event_count--;
     l->rg_sums.events--;
+    if (--c->lc_event_count == 0) ps_lite_list_idle(c);
 }
 
 void ps_lite_unlist(ps_parked *p) {
@@ -225,6 +248,7 @@ void ps_lite_unlist(ps_parked *p) {
     if (w->lp_next != NULL) w->lp_next->lp_link = w->lp_link;
     w->lp_link = NULL;
     c->lc_poll_count--;
+    c->lc_group->lg_polls--;
     p->pk_conn->cn_core->co_lite->rg_sums.polls--;
     c->lc_woken++;
 }

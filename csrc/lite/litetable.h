@@ -19,6 +19,11 @@ typedef struct lite_group {
     int32_t lg_picked;
     lite_client *lg_pick;
     ps_ref lg_pick_sub; /* 0: it reads all lite topics, and has no event of this one */
+    ps_ref lg_held;     /* the event that an idle client has; 0: none does */
+    /* Idle clients with events: they neither wait nor are being answered, and may be gone. */
+    lite_client *lg_idle, **lg_idle_end;
+    int32_t lg_idle_count, lg_polls; /* polls: listed ones of all its clients */
+    bool lg_shared; /* several clients have subscribed to one queue, or some to all */
     /* Of those that read all lite topics, who waits is before who does not. */
     lite_client *lg_wild;
     struct lite_group *lg_wild_next, **lg_wild_link; /* of groups that have such */
@@ -75,6 +80,7 @@ struct lite_client {
     ps_ref lc_events, lc_events_last;
     lite_poll *lc_polls, **lc_polls_end;
     lite_client *lc_wild_next, **lc_wild_link; /* next: of those that are gone, when it is */
+    lite_client *lc_idle_next, **lc_idle_link; /* link NULL: it is not idle, or has no events */
     bool lc_wild, lc_overflowed;
     int64_t lc_version, lc_updated_ms, lc_accessed_ms;
     int32_t lc_id_len, lc_parent_len;
@@ -129,19 +135,32 @@ void ps_lite_event_add(ps_lite *l, ps_ref sub);
 void ps_lite_event_drop(ps_lite *l, ps_ref sub);
 void ps_lite_list_wild(ps_lite *l, lite_client *c); /* as the first one of its group */
 void ps_lite_unlist_wild(lite_client *c);
+void ps_lite_list_idle(lite_client *c); /* as the last one of its group, if it is one by now */
 /* The pop of the client that has waited longest tries. */
 void ps_lite_wake(ps_core *c, lite_client *client);
 
 /* liteevent.c: false: nobody who reads it had room. */
 bool ps_lite_offer(ps_core *c, lite_group *group, ps_slice queue);
+/* The same for a pair that is new: its client is there, and one that is idle may not be. */
+void ps_lite_offer_new(ps_core *c, ps_ref sub, ps_slice queue);
 /* Looks for some of those events of a client that has none left which found no room before. */
 void ps_lite_refill(ps_core *c, lite_client *client);
 /* Whether there may be some. */
 bool ps_lite_may_refill(const lite_client *client);
+/* For one who asks and has no event: so many of its queues, or fewer, that idle clients of its
+ * group have. At most *left of theirs are looked at; the next call goes on. How many it has. */
+int32_t ps_lite_take_over(ps_core *c, lite_client *client, int32_t most, int32_t *left);
+/* Those of a client that has been answered, and may be gone, go to others that wait. */
+void ps_lite_share(ps_core *c, lite_client *client);
 /* Sees to an event when what is out comes back. */
 void ps_lite_due(ps_core *c, const ps_pair *pair, int64_t at_ms);
 /* The pair's batch of a light queue; NULL: none is out. */
 struct ps_order *ps_lite_order(ps_pair *pair);
+
+/* Nobody serves it now: it does not wait, and no answer is on its way. */
+static inline bool ps_lite_is_idle(const lite_client *c) {
+    return c->lc_polls == NULL && c->lc_woken == 0;
+}
 
 /* Whether an event of the client found no room. */
 static inline void ps_lite_overflow(ps_lite *l, lite_client *c, bool on) {

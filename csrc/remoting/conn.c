@@ -225,6 +225,10 @@ static bool look_for_news(ps_core *c) {
            atomic_load(&c->co_store->st_arrivals.ar_list) != NULL || ps_lite_has_news(c);
 }
 
+static int64_t look_in(const ps_core *c) {
+    return ps_sooner(ps_parked_deadline_in(c), ps_lite_due_in(c));
+}
+
 static void finish_step(ps_conn *n, ps_step *out) {
     ps_core *c = n->cn_core;
     const ps_call *call = ps_mine(c);
@@ -237,7 +241,7 @@ static void finish_step(ps_conn *n, ps_step *out) {
                      .piece_count = call->ca_answer.an_pieces.len / (int64_t)sizeof(ps_piece),
                      .conn_id = n->cn_id,
                      .news = look_for_news(c),
-                     .look_in_ms = call->ca_work.wk_parked_one ? ps_parked_deadline_in(c) : -1,
+                     .look_in_ms = call->ca_work.wk_parked_one ? look_in(c) : -1,
                      .pop_due_ms = call->ca_pop.cp_due_ms,
                      .more = call->ca_work.wk_more,
                      .part = n->cn_in.data != NULL};

@@ -133,8 +133,6 @@ int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
         *out = (ps_step){.out = answer->data, .out_len = answer->len, .conn_id = conn_id};
         return 1;
     }
-    int64_t back_ms = ps_lite_due_in(c);
-    *next_ms = ps_core_deadline_in(c);
-    if (back_ms >= 0 && (*next_ms < 0 || back_ms < *next_ms)) *next_ms = back_ms;
+    *next_ms = ps_sooner(ps_core_deadline_in(c), ps_lite_due_in(c));
     return 0;
 }

@@ -421,26 +421,38 @@ static void test_names_of_one_hash_do_not_share_a_chain(void) {
     ps_hash_key[0] -= 2;
 }
 
-/* Which lite topics came to a pop of the group that reads all. */
-static int pop_all(ps_conn *n, bool found[ALL]) {
+/* A pop of one message by a client of another group, as after the broker has found it right. */
+static void ask_as(ps_conn *n, const ps_lite_who *w, int64_t poll_ms, int64_t invisible_ms) {
     kit_frame f;
     ps_step step;
     ps_error e = {0};
     static uint8_t frame[4096];
-    int count = 0;
     kit_clear();
     answers_seen = 0;
     kit_begin(&f, 0, 200070, 2000);
-    kit_text(&f, "clientId", "w0");
-    kit_text(&f, "consumerGroup", "w");
+    kit_text(&f, "clientId", w->id);
+    kit_text(&f, "consumerGroup", w->group);
     kit_text(&f, "topic", "L");
     kit_number(&f, "maxMsgNum", 1);
-    kit_number(&f, "invisibleTime", HOUR);
-    kit_number(&f, "pollTime", 0);
+    kit_number(&f, "invisibleTime", invisible_ms);
+    kit_number(&f, "pollTime", poll_ms);
     int64_t len = kit_encode(&f, NULL, 0, frame, sizeof frame);
     CHECK_EQ(1, ps_conn_serve_pop(n, frame, len, &step, &e));
     kit_take(&step);
+}
+
+/* The same without waiting: whether there was one. */
+static bool ask_now(ps_conn *n, const ps_lite_who *w, int64_t invisible_ms) {
+    ask_as(n, w, 0, invisible_ms);
     CHECK_EQ(1, kit_answer_count);
+    return kit_answers[0].command->code == 0;
+}
+
+/* Which lite topics came to a pop of the group that reads all. */
+static int pop_all(ps_conn *n, bool found[ALL]) {
+    const ps_lite_who w = {"w", "w0", 1, 2};
+    int count = 0;
+    ask_now(n, &w, HOUR);
     const ps_command *c = kit_answers[0].command;
     for (int64_t at = 0; at < c->body.len; at += be32_get(c->body.data + at), count++) {
         ps_record r;
@@ -465,6 +477,164 @@ static void test_who_asks_gets_what_waits_for_a_wildcard_group(void) {
     for (int tries = 0; tries < 2 * ALL; tries++) pop_all(conns[0], found);
     for (int name = 0; name < ALL; name++) CHECK_EQ(sent[name] > 0, found[name]);
     kit_clear();
+}
+
+/* ---- events of clients that do not ask ---- */
+
+enum { MANY = 100 }; /* more than a pop looks at */
+
+/* One of a group of three. */
+static ps_lite_who idler(const char *id) {
+    return (ps_lite_who){"idle", id, 4, 2};
+}
+
+static void send_idle(const char *lite) {
+    char properties[96];
+    kit_frame f;
+    snprintf(properties, sizeof properties, UNIQ "__LITE_TOPIC\1%s\2", lite);
+    kit_send(&f, 0, 1, "L", 0, properties);
+    kit_ask(conns[2], &f, "x", 1);
+    while (!ps_lite_look_now(kit_core)) {
+    }
+}
+
+static void subscribe_idle(const ps_lite_who *w, const char *lite) {
+    uint8_t names[64];
+    ps_error e = {0};
+    int32_t at = 0;
+    names[0] = (uint8_t)strlen(lite);
+    memcpy(names + 1, lite, names[0]);
+    CHECK(ps_lite_add_below(kit_core, w, "L", 1, names, 1 + names[0], &at, &e) >= 0);
+}
+
+static int32_t events_of(const ps_lite_who *w) {
+    ps_lite_row row = {0};
+    CHECK_EQ(1, ps_lite_get(kit_core, w, &row));
+    return row.events;
+}
+
+static void join_idlers(void) {
+    static const char *ids[] = {"i0", "i1", "i2"};
+    ps_error e = {0};
+    for (int i = 0; i < 3; i++) {
+        const ps_lite_who w = idler(ids[i]);
+        CHECK(ps_lite_join(kit_core, &w, "L", 1, 2 * MANY, &e) >= 0);
+    }
+}
+
+static void leave_idlers(void) {
+    static const char *ids[] = {"i0", "i1", "i2"};
+    for (int i = 0; i < 3; i++) {
+        const ps_lite_who w = idler(ids[i]);
+        ps_lite_leave(kit_core, &w);
+    }
+    kit_pump(false);
+    kit_clear();
+}
+
+static void test_who_subscribes_has_the_event_of_an_idle_client(void) {
+    const ps_lite_who a = idler("i0"), b = idler("i1");
+    join_idlers();
+    subscribe_idle(&a, "s1");
+    send_idle("s1");
+    CHECK_EQ(1, events_of(&a));
+    subscribe_idle(&b, "s1");
+    CHECK_EQ(0, events_of(&a));
+    CHECK_EQ(1, events_of(&b));
+    CHECK(ask_now(conns[1], &b, HOUR));
+    leave_idlers();
+}
+
+/* Who asks without waiting, too. */
+static void test_who_asks_has_the_event_of_an_idle_client(void) {
+    const ps_lite_who a = idler("i0"), b = idler("i1");
+    join_idlers();
+    subscribe_idle(&a, "s2");
+    subscribe_idle(&b, "s2");
+    send_idle("s2");
+    bool of_b = events_of(&b) > 0;
+    CHECK_EQ(1, events_of(&a) + events_of(&b));
+    CHECK(ask_now(conns[1], of_b ? &a : &b, HOUR));
+    CHECK_EQ(0, events_of(&a) + events_of(&b));
+    leave_idlers();
+}
+
+/* One that waited, and whose connection is gone before it is answered, has it. */
+static void give_and_close(const ps_lite_who *w, const char *lite) {
+    ask_as(conns[0], w, HOUR, HOUR);
+    CHECK_EQ(0, kit_answer_count);
+    send_idle(lite);
+    CHECK_EQ(1, events_of(w));
+    close_one(0);
+}
+
+static void test_who_waits_has_the_event_of_a_client_that_loses_its_connection(void) {
+    const ps_lite_who a = idler("i0"), b = idler("i1");
+    join_idlers();
+    subscribe_idle(&a, "s3");
+    subscribe_idle(&b, "s3");
+    ask_as(conns[0], &a, HOUR, HOUR);
+    send_idle("s3");
+    CHECK_EQ(1, events_of(&a));
+    ask_as(conns[1], &b, HOUR, HOUR);
+    CHECK_EQ(0, kit_answer_count);
+    close_one(0);
+    kit_pump(false);
+    CHECK_EQ(1, kit_answer_count);
+    CHECK_EQ(2, kit_answers[0].conn);
+    CHECK_EQ(0, kit_answers[0].command->code);
+    leave_idlers();
+}
+
+/* Those that it does not read cost a pop the same, however many there are, and hide no other. */
+static void test_a_pop_looks_at_some_events_of_idle_clients_and_the_next_one_goes_on(void) {
+    const ps_lite_who a = idler("i0"), b = idler("i1"), other = idler("i2");
+    join_idlers();
+    for (int i = 0; i < MANY; i++) {
+        char lite[16];
+        snprintf(lite, sizeof lite, "many%d", i);
+        subscribe_idle(&other, lite);
+        send_idle(lite);
+    }
+    CHECK_EQ(MANY, events_of(&other));
+    subscribe_idle(&a, "s4");
+    subscribe_idle(&b, "s4");
+    give_and_close(&a, "s4");
+    CHECK(!ask_now(conns[1], &b, HOUR));
+    CHECK(ask_now(conns[1], &b, HOUR));
+    CHECK_EQ(MANY, events_of(&other));
+    leave_idlers();
+}
+
+/* Of a group that reads all, without a walk over all light queues. */
+static void test_who_asks_has_the_event_of_an_idle_client_of_a_wildcard_group(void) {
+    const ps_lite_who a = {"all", "a0", 3, 2}, b = {"all", "a1", 3, 2};
+    bool found = true;
+    ps_error e = {0};
+    CHECK(ps_lite_join(kit_core, &a, "L", 1, 100, &e) >= 0);
+    CHECK(ps_lite_join(kit_core, &b, "L", 1, 100, &e) >= 0);
+    CHECK(ps_lite_add_wild(kit_core, &a) >= 0);
+    CHECK(ps_lite_add_wild(kit_core, &b) >= 0);
+    for (int i = 0; found || i < 2; i++) found = ask_now(conns[1], &a, HOUR);
+    for (int i = 0; i < 2; i++) CHECK(!ask_now(conns[1], &b, HOUR));
+    give_and_close(&a, "s5");
+    CHECK(ask_now(conns[1], &b, HOUR));
+    ps_lite_leave(kit_core, &a);
+    ps_lite_leave(kit_core, &b);
+    kit_pump(false);
+    kit_clear();
+}
+
+static void test_who_waits_is_looked_at_when_a_batch_comes_back(void) {
+    const ps_lite_who a = idler("i0"), b = idler("i1");
+    join_idlers();
+    subscribe_idle(&a, "s6");
+    subscribe_idle(&b, "s6");
+    send_idle("s6");
+    CHECK(ask_now(conns[1], &a, 5000));
+    ask_as(conns[0], &b, HOUR, HOUR);
+    CHECK(kit_look_in_ms >= 0 && kit_look_in_ms <= 5000);
+    leave_idlers();
 }
 
 /* From when it leaves, whatever is still to be freed of it. */
@@ -663,6 +833,12 @@ int main(void) {
     test_names_of_one_hash_do_not_share_a_chain();
     test_each_message_comes_once_and_in_order();
     test_who_asks_gets_what_waits_for_a_wildcard_group();
+    test_who_subscribes_has_the_event_of_an_idle_client();
+    test_who_asks_has_the_event_of_an_idle_client();
+    test_who_waits_has_the_event_of_a_client_that_loses_its_connection();
+    test_a_pop_looks_at_some_events_of_idle_clients_and_the_next_one_goes_on();
+    test_who_asks_has_the_event_of_an_idle_client_of_a_wildcard_group();
+    test_who_waits_is_looked_at_when_a_batch_comes_back();
     test_who_has_left_subscribes_to_nothing();
     test_names_by_the_piece_are_all_of_them();
     test_what_is_not_of_the_last_set_goes();

@@ -59,6 +59,5 @@ int64_t ps_parked_deadline_in(const ps_core *c) {
 }
 
 int64_t ps_core_deadline_in(ps_core *c) {
-    int64_t pull = ps_parked_deadline_in(c), wait = ps_waits_deadline_in(&c->co_late.la_waits);
-    return pull < 0 || (wait >= 0 && wait < pull) ? wait : pull;
+    return ps_sooner(ps_parked_deadline_in(c), ps_waits_deadline_in(&c->co_late.la_waits));
 }

@@ -49,6 +49,11 @@ int64_t ps_core_deadline_in(ps_core *c);
 /* The same of what is parked alone. */
 int64_t ps_parked_deadline_in(const ps_core *c);
 
+/* The first of two times that are left; negative: there is none. */
+static inline int64_t ps_sooner(int64_t a, int64_t b) {
+    return a < 0 || (b >= 0 && b < a) ? b : a;
+}
+
 /* Out of the list that it is in. */
 static inline void ps_parked_unlink(ps_core *c, ps_parked *h) {
     if (c->co_parking.pg_ready_end == &h->pk_next) c->co_parking.pg_ready_end = h->pk_link;

@@ -26,7 +26,7 @@ async def ask(ledger: Ledger, session: str, request: str, question: str) -> Asyn
         number += 1
     if ledger.get(f"{request}/end") is not None:
         return
-    async with AsyncLiteConsumer("supervisors", "sessions", invisible_s=5) as consumer:
+    async with AsyncLiteConsumer("supervisors", "sessions", invisible_s=2) as consumer:
         await consumer.subscribe(session)
         async for part in consumer:  # it is acknowledged when the next one is asked for
             key, text = part.keys[0], part.body.decode()
