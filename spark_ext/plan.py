@@ -424,12 +424,35 @@ def cut(ranges: Sequence[Range], options: ReadOptions) -> list[list[Range]]:
     return pieces
 
 
+def by_segments(
+    reader: pystore.Reader, pieces: Sequence[Sequence[Range]], options: ReadOptions
+) -> list[Sequence[Range]]:
+    """Moves borders within a queue of a tier to where the segment begins that they cut, so that it
+    is fetched once; not where what comes after would have more than is wanted of a partition."""
+    moved = list(pieces)
+    for number in range(1, len(moved)):
+        before, after = moved[number - 1][-1], moved[number][0]
+        if (before.topic, before.queue, before.end) != (after.topic, after.queue, after.start):
+            continue
+        side = sides(reader, after.topic, after.queue, after.start, after.end)[0][0]
+        if not side.is_cold:
+            continue
+        at = cast("ColdReader", side).segment_begins(after.topic, after.queue, after.start)
+        grown = after._replace(start=at)
+        fits = grown.bytes <= options.max_bytes and grown.end - at <= options.max_records
+        if before.start < at and fits:
+            moved[number - 1] = [*moved[number - 1][:-1], before._replace(end=at)]
+            moved[number] = [grown, *moved[number][1:]]
+    return moved
+
+
 def queue_parts(
-    reader: pystore.Reader, path: str, broker: str, pieces: Iterable[Sequence[Range]]
-) -> list[Part]:
+    reader: pystore.Reader, path: str, broker: str, pieces: Sequence[Sequence[Range]],
+    options: ReadOptions,
+) -> list[Part]:  # fmt: skip
     """Returns partitions that read queues."""
     parts = []
-    for piece in pieces:
+    for piece in by_segments(reader, pieces, options):
         first = piece[0]
         probe = probe_of(reader, first.topic, first.queue, first.start)
         parts.append(
@@ -475,7 +498,7 @@ def plan(options: ReadOptions) -> list[Part]:
         if _wants_log(reader, options, ranges):
             parts += log_parts(reader, path, broker, share, spans)
         else:
-            parts += queue_parts(reader, path, broker, cut(ranges, share))
+            parts += queue_parts(reader, path, broker, cut(ranges, share), share)
     return parts
 
 

@@ -496,7 +496,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts: list[Part] = []
         for broker, mine in ranges.items():
             pieces = cut(mine, self.options)
-            parts += queue_parts(self._open(paths[broker]), paths[broker], broker, pieces)
+            path = paths[broker]
+            parts += queue_parts(self._open(path), path, broker, pieces, self.options)
         return parts
 
     def _begun_behind(self, key: Key, first: int, last: int) -> None:

@@ -460,6 +460,12 @@ class ColdReader(Reader):
         units = self.units(topic, queue, offset, 1)
         return units[0][:2] if units else None
 
+    def segment_begins(self, topic: str, queue: int, offset: int) -> int:
+        """Returns the first offset of the segment that has an offset; of upstream's tier, and where
+        there is none, that offset."""
+        extent = next(self.tier.extents(topic, queue, offset, offset + 1), None)
+        return offset if extent is None or extent.row is None else extent.first
+
     def offset_at(self, topic: str, queue: int, timestamp: int, *, upper: bool = False) -> int:
         span = self._span(topic, queue)
         if span is None:

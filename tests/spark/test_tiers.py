@@ -25,6 +25,7 @@ from spark_ext.plan import plan  # noqa: E402
 
 #: What a tier has of its own: places, and what covers them.
 OTHERS = ("commitLogOffset", "msgId", "envelope")
+SEGMENT = 4096
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ def both(store_path: Path, small: dict[str, Any], tmp_path: Path) -> tuple[Path,
             store.put(
                 "ab"[number % 2], b"%d" % number * 20, queue=number % 4 // 2, keys=f"k{number}"
             )
-        push(store, new_tier(tmp_path / "cold", "c", "broker-a"), segment_bytes=4096)
+        push(store, new_tier(tmp_path / "cold", "c", "broker-a"), segment_bytes=SEGMENT)
     return store_path, tmp_path / "cold"
 
 
@@ -74,23 +75,44 @@ def test_the_rows_of_a_tier_are_those_of_its_store(both: tuple[Path, Path], give
     assert rows(tier, **given) == rows(store, **given)
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """A list that will have what is fetched of segments."""
+    noted: list[tuple[str, int, int]] = []
+    get = FolderObjects.get
+
+    def watched(self: FolderObjects, key: str, start: int, end: int) -> bytes:
+        if "COMMIT_LOG" in key:
+            noted.append((key, start, end))
+        return get(self, key, start, end)
+
+    monkeypatch.setattr(FolderObjects, "get", watched)
+    return noted
+
+
+def test_partitions_share_no_segment_where_limits_leave_room(
+    both: tuple[Path, Path], asked: list[tuple[str, int, int]]
+):
+    store, tier = both
+    given = {"maxRecordsPerPartition": "75"}  # of 100 messages a queue
+    assert rows(tier, **given) == rows(store, **given)
+    whole = [key for key, start, end in asked if end - start > SEGMENT // 2]
+    assert len(whole) == len(set(whole)) > 8
+    for most in "50", "75":
+        options = parse_read({"path": str(tier), "maxRecordsPerPartition": most}, streaming=False)
+        parts = plan(options)
+        assert len(parts) == 8
+        assert all(end - start <= int(most) for p in parts for _, _, start, end in p.ranges)
+
+
 def test_a_time_range_fetches_its_segments_alone_and_once(
-    both: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    both: tuple[Path, Path], asked: list[tuple[str, int, int]]
 ):
     store, tier = both
     with pystore.Reader(store) as reader:
         times = sorted({m.store_timestamp for m in reader.messages()})
     at = times[len(times) // 2]
     given = {"minStoreTimestamp": str(at), "maxStoreTimestamp": str(at)}
-    asked: list[tuple[str, int, int]] = []
-    get = FolderObjects.get
-
-    def watched(self: FolderObjects, key: str, start: int, end: int) -> bytes:
-        if "COMMIT_LOG" in key:
-            asked.append((key, start, end))
-        return get(self, key, start, end)
-
-    monkeypatch.setattr(FolderObjects, "get", watched)
     found = rows(tier, **given)
     assert found == rows(store, **given)
     with pystore.Reader(tier) as cold:
