@@ -23,13 +23,16 @@
 #define LOOKED_AT (256 << 10) /* bytes of which one page is looked for */
 #define READ_IN 22 /* MADV_POPULATE_READ, which some C libraries do not name yet */
 
-static int size_of_fd(ps_io *io, int fd, const char *path, int64_t want, ps_error *e) {
+/* What is at the path, which has `want` bytes. */
+static int look_at_fd(ps_io *io, int fd, const char *path, int64_t want, uint64_t *inode,
+                      ps_error *e) {
     struct stat st;
     if (io->fstat(io, fd, &st) < 0)
         return ps_fail(e, PS_E_IO, errno, -1, path, "cannot read the size of the file");
     if (st.st_size != want)
         return ps_fail(e, PS_E_FILE_SIZE, 0, -1, path, "the file has %lld bytes, not %lld",
                        (long long)st.st_size, (long long)want);
+    *inode = st.st_ino;
     return 0;
 }
 
@@ -65,6 +68,7 @@ int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int
     /* O_NONBLOCK: a pipe in a segment's place would wait for its writer for ever. */
     int mode =
         (write ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | (make ? O_CREAT | O_EXCL : 0);
+    uint64_t inode = 0;
     int fd = io->open(io, path, mode, io->file_mode);
     if (fd < 0)
         return ps_fail(e, ps_errno_code(errno), errno, -1, path,
@@ -73,9 +77,10 @@ int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int
         code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot resize the file");
         goto out;
     }
-    if (!make && (code = size_of_fd(io, fd, path, size, e)) < 0) goto out;
+    if (!make && (code = look_at_fd(io, fd, path, size, &inode, e)) < 0) goto out;
     code = map_fd(io, fd, path, base, size, write != 0, out, e);
     if (code < 0) goto out;
+    (*out)->mf_inode = inode;
     if (flags & PS_MAP_KEEP_FD) (*out)->mf_fd = fd;
     if (flags & PS_MAP_SPARING) ps_mapfile_spare(*out, true, 0);
 out:

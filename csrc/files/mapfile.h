@@ -17,6 +17,7 @@ struct ps_mapfile {
     char *mf_path;
     int64_t mf_base; /* logical offset of the first byte */
     int64_t mf_size;
+    uint64_t mf_inode; /* of a file that was there; no other one has it while this is mapped */
     uint8_t *mf_map;
     int mf_fd; /* -1 when not kept open */
     bool mf_writable;

@@ -368,3 +368,19 @@ void ps_segments_forget(ps_segments *ss, int32_t i) {
 void ps_segments_forget_first(ps_segments *ss) {
     ps_segments_forget(ss, 0);
 }
+
+void ps_segments_renew(ps_segments *ss, int64_t base, uint64_t inode) {
+    ps_mapfile *old = NULL;
+    pthread_rwlock_wrlock(&ss->ss_lock);
+    int32_t i = segment_index_locked(ss, base);
+    ps_segment *s = i >= 0 && ss->ss_items[i].sg_base == base ? &ss->ss_items[i] : NULL;
+    if (s != NULL && s->sg_file != NULL && s->sg_file->mf_inode != inode) {
+        old = s->sg_file;
+        s->sg_file = NULL;
+        s->sg_was_mapped = false;
+    }
+    pthread_rwlock_unlock(&ss->ss_lock);
+    if (old == NULL) return;
+    ps_mappings_remove(ss->ss_mappings, old);
+    ps_mapfile_unref(old);
+}

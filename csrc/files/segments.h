@@ -65,5 +65,8 @@ int ps_segments_delete(ps_segments *ss, int32_t i, ps_error *e);
 void ps_segments_forget(ps_segments *ss, int32_t i);
 /* The same of the first: somebody else has deleted it. */
 void ps_segments_forget_first(ps_segments *ss);
+/* Readers: the file that begins at `base` has this inode by now. Another one that is mapped is let
+ * go of, since the writer has deleted it and made it again. */
+void ps_segments_renew(ps_segments *ss, int64_t base, uint64_t inode);
 
 #endif

@@ -275,28 +275,57 @@ static uint64_t add_listing(uint64_t sum, const ps_listing *found) {
     return sum;
 }
 
-int ps_log_refresh(ps_log *l, int64_t *first, ps_error *e) {
+/* The number of the folder whose next file comes first; -1: all were taken. */
+static int32_t next_folder(const ps_listing *found, const int32_t *taken, int32_t count) {
+    int32_t next = -1;
+    for (int32_t d = 0; d < count; d++) {
+        if (taken[d] == found[d].count) continue;
+        if (next < 0 || found[d].items[taken[d]].number < found[next].items[taken[next]].number)
+            next = d;
+    }
+    return next;
+}
+
+/* Takes a file into the set where it goes on with it. A listing of a folder to which a writer adds
+ * may show a file and lack the one before it, or show that one before it has its size: what comes
+ * after is left to the next look. */
+static void take_listed(ps_log *l, const char *folder, const struct ps_listed *file,
+                        int64_t first) {
     char path[PATH_MAX];
+    int64_t last = ps_segments_base(&l->lg_files, -1);
+    if (file->number <= last) {
+        ps_segments_renew(&l->lg_files, file->number, file->inode);
+        return;
+    }
+    bool goes_on = last < first || file->number == last + l->lg_files.ss_file_size;
+    if (!goes_on || file->size != l->lg_files.ss_file_size) return;
+    snprintf(path, sizeof path, "%s/%s", folder, file->name);
+    ps_segments_add(&l->lg_files, file->number, path, NULL);
+}
+
+int ps_log_refresh(ps_log *l, int64_t *first, ps_error *e) {
+    ps_listing found[PS_DIRS_MAX] = {0};
+    int32_t taken[PS_DIRS_MAX] = {0}, count = l->lg_dirs.count, d;
+    int code = 0;
     *first = INT64_MAX;
     l->lg_listed = 0;
-    for (int32_t d = 0; d < l->lg_dirs.count; d++) {
-        ps_listing found;
-        int code = ps_list_folder(l->lg_io, l->lg_dirs.path[d], false, &found, e);
-        if (code < 0) return code;
-        l->lg_listed = add_listing(l->lg_listed, &found);
-        for (int32_t i = 0; i < found.count; i++) {
-            const struct ps_listed *file = &found.items[i];
-            adopt_first(l, file);
-            if (file->number < *first) *first = file->number;
-            if (file->number <= ps_segments_base(&l->lg_files, -1) ||
-                file->size != l->lg_files.ss_file_size)
-                continue;
-            snprintf(path, sizeof path, "%s/%s", l->lg_dirs.path[d], file->name);
-            ps_segments_add(&l->lg_files, file->number, path, NULL);
-        }
-        ps_listing_free(&found);
+    for (d = 0; d < count && code == 0; d++) {
+        code = ps_list_folder(l->lg_io, l->lg_dirs.path[d], false, &found[d], e);
+        if (code == 0) l->lg_listed = add_listing(l->lg_listed, &found[d]);
     }
-    return 0;
+    while (code == 0 && (d = next_folder(found, taken, count)) >= 0) {
+        const struct ps_listed *file = &found[d].items[taken[d]++];
+        adopt_first(l, file);
+        if (*first == INT64_MAX) *first = file->number;
+        take_listed(l, l->lg_dirs.path[d], file, *first);
+    }
+    for (d = 0; d < count; d++) ps_listing_free(&found[d]);
+    return code;
+}
+
+int64_t ps_log_listed_end(ps_log *l) {
+    int64_t last = ps_segments_base(&l->lg_files, -1);
+    return last < 0 ? 0 : last + l->lg_files.ss_file_size;
 }
 
 static bool ends_here(ps_log *l) {

@@ -73,6 +73,8 @@ const uint8_t *ps_log_at(ps_log *l, int64_t physical, int64_t bound, int64_t *av
 /* Readers: files that another process has made since the last look; *first: the lowest file there,
  * INT64_MAX: none. */
 int ps_log_refresh(ps_log *l, int64_t *first, ps_error *e);
+/* Where the last file ends that is known. */
+int64_t ps_log_listed_end(ps_log *l);
 /* Readers: whether files and log are as ps_log_refresh found them, and nothing stands at the end of
  * the log that was read. */
 bool ps_log_stands(ps_log *l);

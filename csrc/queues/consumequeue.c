@@ -1047,7 +1047,8 @@ int ps_queue_refresh_locked(ps_queue *q, ps_error *e) {
             continue;
         }
         int64_t i = at * PS_UNIT - mf->mf_base;
-        while (i < mf->mf_size && unit_valid(mf->mf_map + i)) {
+        while (i < mf->mf_size && unit_valid(mf->mf_map + i) &&
+               (int64_t)be64_get(mf->mf_map + i) < q->cq_shared->qs_log_limit) {
             max_physical = unit_end(mf->mf_map + i);
             i += PS_UNIT;
         }

@@ -61,7 +61,8 @@ typedef struct ps_queues_shared {
     bool qs_log_before;       /* and the log has more before the place where that pass began */
     const _Atomic int64_t *qs_log_min; /* where the log begins */
     /* No unit points past it: the end of the last segment; INT64_MAX while somebody else may add
-     * one. Set before the queues are opened. */
+     * one. Set before the queues are opened, and, by a reader, before it refreshes them: what
+     * points into segments that the writer has made since they were listed comes the next time. */
     int64_t qs_log_limit;
     /* Whether the record that a unit names is there and is the one of this offset of the queue;
      * also when nobody can tell. By the log, which this room does not know. */

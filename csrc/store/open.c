@@ -14,7 +14,7 @@
 #include "store/lights.h"
 #include "store/store.h"
 
-#define READER_TRIES 12
+#define READER_TRIES 11
 #define READER_PAUSE_MS 250 /* the longest; the first is 2 ms, each twice the one before */
 
 /* ---- making the object ---- */
@@ -309,22 +309,26 @@ static ps_store *reader_try(const ps_conf *conf, ps_io *io, ps_report *r, ps_pro
     return code < 0 ? give_up(s) : s;
 }
 
-/* Whoever writes the store may delete a file (retention, recovery) between our listing of its
- * folder and our opening of it. What is there then is looked at again; recovery may take away
- * hundreds of small queue files in a row, so it is given about a second to get done. */
+bool ps_looks_again(ps_io *io, const char *root, const ps_error *e, int *tries) {
+    bool gone = e->code == PS_E_IO && e->sys_errno == ENOENT;
+    bool odd = e->code == PS_E_NOT_ADJACENT || (e->code == PS_E_FILE_SIZE && e->sys_errno == 0);
+    if (*tries == READER_TRIES || !(gone || (odd && ps_lock_holder(io, root) != 0))) return false;
+    int pause = 2 << (*tries)++;
+    usleep(1000 * (useconds_t)(pause < READER_PAUSE_MS ? pause : READER_PAUSE_MS));
+    return true;
+}
+
 ps_store *ps_reader_open(const ps_conf *conf, ps_io *io, ps_report *report, ps_progress *progress,
                          ps_error *error) {
     ps_error mine = {0}, *e = error != NULL ? error : &mine;
     ps_report *own = report != NULL ? NULL : malloc(sizeof *own);
-    ps_store *s = NULL;
+    ps_store *s;
+    int tries = 0;
     if (report == NULL && own == NULL) return NULL;
-    for (int tries = 0, pause = 1; s == NULL && tries < READER_TRIES; tries++, pause *= 2) {
-        if (tries > 0)
-            usleep(1000 * (useconds_t)(pause < READER_PAUSE_MS ? pause : READER_PAUSE_MS));
+    do {
         e->code = 0;
         s = reader_try(conf, io, report != NULL ? report : own, progress, e);
-        if (e->code != PS_E_IO || e->sys_errno != ENOENT) break;
-    }
+    } while (s == NULL && ps_looks_again(io != NULL ? io : ps_io_system(), conf->root, e, &tries));
     if (progress != NULL) progress->phase = 4;
     free(own);
     return s;

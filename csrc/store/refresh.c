@@ -22,29 +22,39 @@ static void skip_deleted(ps_store *s, int64_t first) {
     atomic_store(&s->st_dispatcher.ds_end, first);
 }
 
+static int follow_writer_locked(ps_store *s, ps_error *e) {
+    int64_t first;
+    int code = ps_log_refresh(&s->st_log, &first, e);
+    if (code == 0) code = ps_tombstones_load(s, NULL, e);
+    if (code == 0) ps_tombstones_hide(s);
+    s->st_topics.tt_shared.qs_log_limit = ps_log_listed_end(&s->st_log);
+    if (code == 0) code = ps_queues_refresh(&s->st_topics, e);
+    if (code == 0) ps_tombstones_hide(s); /* the writer deletes them after it has said so */
+    if (code == 0) forget_deleted(s, first);
+    if (code == 0) skip_deleted(s, first);
+    if (code == 0) code = ps_reader_extend_locked(s, e);
+    if (code == 0) code = ps_lights_follow_locked(s, e);
+    if (code == 0 && s->st_index != NULL) code = ps_index_refresh(s->st_index, e);
+    if (code == 0 && s->st_index != NULL &&
+        ps_index_end(s->st_index) > atomic_load(&s->st_index_tail))
+        atomic_store(&s->st_index_tail, ps_index_end(s->st_index));
+    return code;
+}
+
 int ps_store_refresh(ps_store *s, ps_error *error) {
     ps_error mine = {0}, *e = error != NULL ? error : &mine;
-    int64_t first;
     int code;
     if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
     if (!s->st_readonly) {
         code = ps_dispatch_catch_up(s, e);
     } else {
         pthread_mutex_lock(&s->st_dispatcher.ds_lock);
+        int tries = 0;
         s->st_view++;
-        code = ps_log_refresh(&s->st_log, &first, e);
-        if (code == 0) code = ps_tombstones_load(s, NULL, e);
-        if (code == 0) ps_tombstones_hide(s);
-        if (code == 0) code = ps_queues_refresh(&s->st_topics, e);
-        if (code == 0) ps_tombstones_hide(s); /* the writer deletes them after it has said so */
-        if (code == 0) forget_deleted(s, first);
-        if (code == 0) skip_deleted(s, first);
-        if (code == 0) code = ps_reader_extend_locked(s, e);
-        if (code == 0) code = ps_lights_follow_locked(s, e);
-        if (code == 0 && s->st_index != NULL) code = ps_index_refresh(s->st_index, e);
-        if (code == 0 && s->st_index != NULL &&
-            ps_index_end(s->st_index) > atomic_load(&s->st_index_tail))
-            atomic_store(&s->st_index_tail, ps_index_end(s->st_index));
+        do {
+            e->code = 0;
+            code = follow_writer_locked(s, e);
+        } while (code < 0 && ps_looks_again(s->st_io, s->st_root, e, &tries));
         s->st_view_whole = code == 0;
         pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
     }

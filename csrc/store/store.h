@@ -204,6 +204,11 @@ int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_er
 /* For ps_queues_shared. */
 bool ps_recover_confirms(void *store, ps_queue *q, int64_t offset, const ps_unit *u);
 int ps_reader_extend_locked(ps_store *s, ps_error *e);
+/* Whether a reader that failed so is to look again, after a pause. Who writes the store may delete
+ * a file (retention, recovery) between a listing of its folder and the opening of it, and a listing
+ * of files that are made and deleted meanwhile may have gaps. Recovery may take away hundreds of
+ * small queue files in a row, so it is given about a second to get done. *tries: 0 at first. */
+bool ps_looks_again(ps_io *io, const char *root, const ps_error *e, int *tries);
 
 /* conf.c */
 int ps_conf_check(const ps_conf *c, ps_error *e);

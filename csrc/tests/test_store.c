@@ -1,8 +1,10 @@
 /* The whole store under the sanitizers: put in every way, roll, read, crash, recover, cut, clean.
  * What it claims is checked again from Python; here the memory is watched. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -229,6 +231,7 @@ static void test_reader(void) {
 
 static ps_io writing_io;
 static ps_store *writes_on;
+static DIR *log_listed;
 
 /* The writer goes on right before a reader looks in the log for what follows the end that it has
  * met. */
@@ -263,6 +266,140 @@ static void test_reader_beside_a_writer(void) {
     CHECK_EQ(0, ps_store_close(s, &e));
     ps_store_free(s);
     free(report);
+}
+
+static void (*beside)(ps_store *s);
+static const char *hidden; /* the name of a file that is made while its folder is listed */
+
+static DIR *remember_log(ps_io *io, const char *path) {
+    (void)io;
+    DIR *folder = opendir(path);
+    if (strstr(path, "/commitlog") != NULL) log_listed = folder;
+    return folder;
+}
+
+static struct dirent *read_but_hidden(ps_io *io, DIR *folder) {
+    (void)io;
+    struct dirent *d = readdir(folder);
+    if (d == NULL || hidden == NULL || folder != log_listed || strcmp(d->d_name, hidden) != 0)
+        return d;
+    hidden = NULL;
+    return readdir(folder);
+}
+
+/* The writer goes on right after a reader has listed the log's files. */
+static int close_then_write(ps_io *io, DIR *folder) {
+    (void)io;
+    bool log = folder == log_listed;
+    int code = closedir(folder);
+    if (log) log_listed = NULL;
+    if (log && writes_on != NULL) {
+        ps_store *s = writes_on;
+        writes_on = NULL;
+        beside(s);
+    }
+    return code;
+}
+
+static ps_store *open_beside(void) {
+    ps_conf c = conf_small();
+    ps_error e = {0};
+    writing_io = *ps_io_system();
+    writing_io.opendir = remember_log;
+    writing_io.readdir = read_but_hidden;
+    writing_io.closedir = close_then_write;
+    ps_store *r = ps_reader_open(&c, &writing_io, NULL, NULL, &e);
+    if (r == NULL) fprintf(stderr, "%s: %s\n", e.text, e.where);
+    CHECK(r != NULL);
+    return r;
+}
+
+static void check_sees_all(ps_store *s, ps_store *r) {
+    ps_error e = {0};
+    CHECK_EQ(0, ps_store_refresh(r, &e));
+    CHECK_EQ(count_log(s), count_log(r));
+    CHECK_EQ(count_queues(s), count_queues(r));
+    CHECK_EQ(0, atomic_load(&r->st_damaged_reads));
+}
+
+static void put_segments(ps_store *s) {
+    put_singles(s, 1000);
+    CHECK_EQ(0, ps_store_refresh(s, NULL));
+}
+
+static void leave_last_segment(ps_store *s) {
+    ps_retention_report cleaned;
+    put_segments(s);
+    do CHECK_EQ(0, ps_store_clean(s, 0, 1, 1, 0, &cleaned, NULL));
+    while (cleaned.log_files > 0);
+}
+
+/* Whatever a writer does amid a reader's refresh, no message counts as damaged, those that are
+ * there are read, and the next refresh brings the rest. */
+static void test_refresh_amid_writes(void) {
+    void (*const deeds[])(ps_store *) = {put_segments, leave_last_segment};
+    for (size_t i = 0; i < sizeof deeds / sizeof *deeds; i++) {
+        ps_store *s = open_store(NULL), *r = open_beside();
+        ps_error e = {0};
+        put_segments(s);
+        beside = deeds[i];
+        writes_on = s;
+        CHECK_EQ(0, ps_store_refresh(r, &e));
+        CHECK(writes_on == NULL);
+        if (deeds[i] == put_segments) count_queues(r);
+        check_sees_all(s, r);
+        ps_store_free(r);
+        CHECK_EQ(0, ps_store_close(s, &e));
+        ps_store_free(s);
+    }
+}
+
+/* A listing has a file and lacks the one before it, which was made in that moment. */
+static void test_reader_of_a_listing_with_a_gap(void) {
+    char name[32];
+    ps_store *s = open_store(NULL), *r = open_beside();
+    ps_error e = {0};
+    snprintf(name, sizeof name, "%020" PRId64,
+             ps_segments_base(&s->st_log.lg_files, -1) + (64 << 10));
+    put_segments(s);
+    hidden = name;
+    CHECK_EQ(0, ps_store_refresh(r, &e));
+    CHECK(hidden == NULL);
+    count_log(r);
+    count_queues(r);
+    check_sees_all(s, r);
+    ps_store_free(r);
+    hidden = name;
+    r = open_beside();
+    CHECK(hidden == NULL);
+    if (r != NULL) check_sees_all(s, r);
+    ps_store_free(r);
+    CHECK_EQ(0, ps_store_close(s, &e));
+    ps_store_free(s);
+}
+
+/* A writer's recovery deletes the segment that was made ahead, and the writer makes it again. */
+static void test_reader_of_a_segment_made_again(void) {
+    char path[512];
+    ps_error e = {0};
+    ps_store *s = open_store(NULL);
+    put_singles(s, 5);
+    CHECK_EQ(0, ps_store_close(s, &e));
+    int64_t next = atomic_load(&s->st_log.lg_end) / (64 << 10) * (64 << 10) + (64 << 10);
+    snprintf(path, sizeof path, "%s/commitlog/%020" PRId64, root, next);
+    ps_store_free(s);
+    int fd = open(path, O_RDWR | O_CREAT, 0644);
+    CHECK_EQ(0, ftruncate(fd, 64 << 10));
+    close(fd);
+    ps_store *r = open_beside();
+    ps_mapfile_unref(ps_segments_find(&r->st_log.lg_files, next, &e)); /* it is mapped now */
+    s = open_store(NULL);
+    CHECK(access(path, F_OK) < 0 || atomic_load(&s->st_log.lg_end) > next);
+    put_segments(s);
+    check_sees_all(s, r);
+    ps_store_free(r);
+    CHECK_EQ(0, ps_store_close(s, &e));
+    ps_store_free(s);
 }
 
 /* A file that was listed and is gone when it is opened: the reader looks again. */
@@ -486,6 +623,9 @@ int main(void) {
     test_views_live_on();
     test_reader();
     test_reader_beside_a_writer();
+    test_refresh_amid_writes();
+    test_reader_of_a_listing_with_a_gap();
+    test_reader_of_a_segment_made_again();
     test_reader_of_going_files();
     test_what_is_resident_is_a_part_of_the_log();
     test_disk_full_waits_for_nobody();
