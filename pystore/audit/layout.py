@@ -507,6 +507,8 @@ def last_with_data(layout: Layout) -> int:
             with open_quietly(layout.segments[i].path) as file:
                 if any(file.read(8)):
                     return i
+        except FileNotFoundError:
+            continue  # a writer has taken it away since: it held nothing, or is long past
         except OSError:
             return i
     return 0

@@ -78,19 +78,64 @@ def verify(
     means that this process holds the store's lock. `core` carries out the checks of log, queues and
     index; pystore.audit.parts spreads them over processes.
 
+    A writer goes on, deletes and makes files while they are looked at one after the other, and what
+    was seen at different times may not fit together. What is damaged there is so at a second look,
+    too: of a store that was live, or that somebody opened meanwhile, only that is a finding.
+
     Raises: NotAStore, BadArgument, Forbidden, StoreIOError. Damage is a finding, never an error."""
     started = time.monotonic()
     root = Path(path)
     given = _settings.load(conf, settings)
+    told = progress or (lambda phase, done, total: None)
+    state, marks = _state(root, held), _marks(root)
+    audit = _look(root, given, jobs, deep, state, core, told)
+    used = not held and (state == "live" or marks != _marks(root) or _state(root, held) != state)
+    if used and any(f.severity > Severity.INFO for f in audit.findings):
+        first = {_what(f) for f in audit.findings}
+        audit = _look(root, given, jobs, deep, "live", core, told)
+        audit.findings = [
+            f for f in audit.findings if f.severity == Severity.INFO or _what(f) in first
+        ]
+    audit.seconds = time.monotonic() - started
+    return audit
+
+
+def _marks(root: Path) -> list[tuple[int, int] | None]:
+    """Returns what changes when a writer opens a store, and when it closes it."""
+    marks: list[tuple[int, int] | None] = []
+    for name in ("abort", "checkpoint"):
+        try:
+            info = (root / name).stat()
+        except OSError:
+            marks.append(None)
+        else:
+            marks.append((info.st_ino, info.st_mtime_ns))
+    return marks
+
+
+def _what(f: Finding) -> tuple[object, ...]:
+    """Returns what a finding is about, however far it reaches."""
+    return f.kind, f.file, f.topic, f.queue, f.start
+
+
+def _look(
+    root: Path,
+    given: Settings,
+    jobs: int,
+    deep: bool,
+    state: str,
+    core: Callable[..., CoreAudit],
+    told: Callable[[str, int, int], None],
+) -> Audit:
     layout = look(root, given)
     given = with_own_levels(given, layout)
-    audit = Audit(str(root), _state(root, held))
+    audit = Audit(str(root), state)
     live = audit.state == "live"
     beside = read_beside(layout)
     _check_way(layout, beside)
     lost = set() if live else lost_light_queues(layout, beside)
     layout.queues.update((key, []) for key in lost)  # what the log has of them is missing
-    steps = core(layout, given, audit, progress or (lambda phase, done, total: None))
+    steps = core(layout, given, audit, told)
     deleted = believable(layout, beside, closed=audit.state == "closed")
     for topic, physical in deleted:
         steps.forget(topic, physical)
@@ -125,7 +170,6 @@ def verify(
         _promised(found, NextOpen(layout, facts)) if audit.state == "crashed" else found
     )
     audit.findings.sort(key=lambda f: (-f.severity, f.file, f.start or 0))
-    audit.seconds = time.monotonic() - started
     return audit
 
 

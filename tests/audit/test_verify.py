@@ -19,6 +19,7 @@ import pytest
 
 import pystore
 from pystore.audit import Audit, Finding, verify
+from pystore.audit.core import CoreAudit, SegmentFacts
 from pystore.audit.kinds import DeletedMessagesFinding
 from pystore.audit.readdb import read_meta
 from pystore.cli import main
@@ -116,6 +117,30 @@ def test_a_store_that_is_written_to_is_sound(tmp_path: Path, small: dict[str, An
         finally:
             stop.set()
             writer.join()
+
+
+class AmidAudit(CoreAudit):
+    """Whose store is opened, written to and closed between the look at queues and that at the
+    log."""
+
+    def segments(self, *args: Any, **options: Any) -> list[SegmentFacts]:
+        with pystore.open(self._layout.root) as store:
+            store.put_many("t", [b"x" * 50] * 300, queue=0, keys="k")
+        return super().segments(*args, **options)
+
+
+def test_what_was_seen_while_somebody_used_a_closed_store_is_looked_at_again(
+    tmp_path: Path, small: dict[str, Any]
+):
+    with pystore.open(tmp_path, **small) as store:
+        store.put_many("t", [b"x" * 50] * 300, queue=0, keys="k")
+        hole = store.message(0).size
+    assert verify(tmp_path, core=AmidAudit).findings == []
+    with (tmp_path / "commitlog" / f"{0:020}").open("r+b") as log:
+        log.seek(hole)
+        log.write(bytes(hole))
+    kept = [f.start for f in verify(tmp_path, core=AmidAudit).findings if f.kind == "log-hole"]
+    assert kept == [hole]
 
 
 def test_a_million_offsets_take_little_memory(store_path: Path) -> None:
