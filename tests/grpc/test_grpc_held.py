@@ -14,7 +14,7 @@ from holding import broker_process, tls_of_server
 
 from broker.grpc.schema import METHODS, SERVICE, pb
 
-SENDS, ACKS, AT_ONCE = 2_000, 1_000, 200
+SENDS, ACKS, AT_ONCE = 500, 300, 100
 
 
 def all_of(caller: Caller, method: str, requests: Sequence[Any]) -> list[Any]:
