@@ -85,6 +85,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
                 .config("spark.ui.showConsoleProgress", "false")
                 .config("spark.log.level", "OFF")
                 .config("spark.sql.shuffle.partitions", "2")
+                # Java for a query of a few rows takes longer to compile than they take. Sessions of
+                # processes of their own, and those of the cluster, compile as people's do.
+                .config("spark.sql.codegen.wholeStage", "false")
+                .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
                 .config("spark.sql.session.timeZone", "UTC")
                 .config("spark.sql.warehouse.dir", str(home / "warehouse"))
                 .config("spark.local.dir", str(home / "local"))
