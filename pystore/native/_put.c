@@ -5,8 +5,11 @@
  * bind takes the address of its ps_put, the class of results, and the function that makes an
  * exception of an error. Everything else goes through pystore/native/__init__.py.
  *
- * Interface: bind, put and the type Place; _put.pyi has their types. The limited API of CPython
- * 3.11, as the core. */
+ * The capsule of an Arrow stream is here, too: it often goes while an exception is on its way, and
+ * only C can keep that.
+ *
+ * Interface: bind, put, the type Place and new_stream; _put.pyi has their types. The limited API of
+ * CPython 3.11, as the core. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stddef.h>
@@ -222,9 +225,48 @@ static int module_make(PyObject *module) {
     return rc;
 }
 
+/* ---- the capsule of an Arrow stream ---- */
+
+#define STREAM "arrow_array_stream"
+
+/* struct ArrowArrayStream of the Arrow C stream interface. */
+typedef struct stream {
+    void *get_schema, *get_next, *get_last_error;
+    void (*release)(struct stream *);
+    void *private_data;
+} stream;
+
+/* Releases a stream that nobody took out of its capsule. What goes wrong with a stream is raised
+ * while its capsule is let go of: that exception stays. */
+static void stream_free(PyObject *capsule) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    stream *s = PyCapsule_GetPointer(capsule, STREAM);
+    if (s->release != NULL) {
+        Py_BEGIN_ALLOW_THREADS
+        s->release(s);
+        Py_END_ALLOW_THREADS
+    }
+    PyMem_Free(s);
+    PyErr_Restore(type, value, trace);
+}
+
+static PyObject *new_stream(PyObject *module, PyObject *none) {
+    (void)module, (void)none;
+    stream *s = PyMem_Calloc(1, sizeof *s);
+    if (s == NULL) return PyErr_NoMemory();
+    PyObject *capsule = PyCapsule_New(s, STREAM, stream_free);
+    if (capsule == NULL) {
+        PyMem_Free(s);
+        return NULL;
+    }
+    return Py_BuildValue("(NN)", capsule, PyLong_FromVoidPtr(s));
+}
+
 static PyMethodDef methods[] = {
     {"put", (PyCFunction)(void (*)(void))put, METH_FASTCALL, NULL},
     {"bind", bind, METH_VARARGS, NULL},
+    {"new_stream", new_stream, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -40,3 +40,6 @@ def put(topic: int, queue: int, body: bytes, /) -> PutResult: ...
 def put(
     topic: int, queue: int, body: bytes, properties: bytes, flag: int, wait: bool, /
 ) -> PutResult: ...
+def new_stream() -> tuple[object, int]:
+    """Makes an ``ArrowArrayStream`` of zeros in a capsule, which releases and frees it; returns it
+    with its address."""

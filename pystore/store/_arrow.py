@@ -7,7 +7,6 @@ DuckDB and everything else that speaks it takes it as it is; none of them is imp
 from __future__ import annotations
 
 import _thread
-import ctypes
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -18,7 +17,7 @@ from pystore.filter.sql92 import compiled
 from pystore.filter.tags import tag_set
 from pystore.format.compression import inflate
 from pystore.format.records import Buffer
-from pystore.native import ffi, lib, raise_error, utf8
+from pystore.native import _put, ffi, lib, raise_error, utf8
 from pystore.store._results import Info
 
 __all__ = ["COLUMNS", "ArrowStream", "GivenRecords", "ScanStats", "survive_truncation"]
@@ -65,42 +64,6 @@ COLUMNS: dict[str, tuple[int, bool]] = {
 }
 
 _DEFAULT = ("topic", "queueId", "queueOffset", "tags", "keys", "storeTimestamp", "body")
-
-
-class _CStream(ctypes.Structure):
-    """struct ArrowArrayStream of the Arrow C stream interface."""
-
-    _fields_ = [
-        ("get_schema", ctypes.c_void_p),
-        ("get_next", ctypes.c_void_p),
-        ("get_last_error", ctypes.c_void_p),
-        ("release", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
-        ("private_data", ctypes.c_void_p),
-    ]
-
-
-_capsule_new = ctypes.pythonapi.PyCapsule_New
-_capsule_new.restype = ctypes.py_object
-_capsule_new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_capsule_pointer.restype = ctypes.c_void_p
-_capsule_pointer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-_NAME = b"arrow_array_stream"
-
-# Structs in capsules, by address. A consumer moves the content out of the struct; what the stream
-# needs beyond that is referenced from C.
-_EXPORTED: dict[int, Any] = {}
-
-
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # type: ignore[untyped-decorator]
-def _destroy(capsule: int) -> None:
-    """Releases a stream that nobody took out of its capsule."""
-    address = _capsule_pointer(capsule, _NAME)
-    kept = _EXPORTED.pop(address, None)
-    if kept is not None:
-        stream = _CStream.from_address(address)
-        if stream.release:
-            stream.release(address)
 
 
 @ffi.callback(  # type: ignore[untyped-decorator,unused-ignore]
@@ -377,21 +340,19 @@ class ArrowStream:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Returns a capsule with a fresh ``ArrowArrayStream``. requested_schema: not needed, since
         the columns were chosen before."""
-        struct = ffi.new("char[]", ctypes.sizeof(_CStream))
+        capsule, address = _put.new_stream()
         error = ffi.new("ps_error *")
         self._stats = _new_stats()
         scan, feed = ffi.new("ps_scan *", self._scan[0]), None
         if self._records is not None:
             feed = _Feed(self._records)
             scan.more_arg = feed.handle
+        struct = ffi.cast("void *", address)
         rc = lib.ps_scan_open(self._store.c_handle(), scan, struct, self._stats, error)
         if rc < 0:
             raise_error(error)
         if feed is not None:
             _FEEDS.add(feed)
-        address = int(ffi.cast("intptr_t", struct))
-        capsule = _capsule_new(address, _NAME, ctypes.cast(_destroy, ctypes.c_void_p))
-        _EXPORTED[address] = struct
         return capsule
 
     @property

@@ -14,6 +14,7 @@ import pytest
 import pystore
 from pystore.cold.failures import TierUnreachable
 from pystore.errors import BadArgument
+from pystore.store import _arrow
 
 pa = pytest.importorskip("pyarrow")
 
@@ -124,3 +125,10 @@ def test_a_piece_is_let_go_of_with_the_next_and_with_the_stream(tmp_path: Path):
     gc.collect()
     assert most == [0] * 5
     assert [each() for each in made] == [None] * 5
+
+
+def test_a_stream_that_fails_says_why_and_is_let_go_of():
+    stream = pystore.ArrowStream(None, None, None, records=b"Z" * 200)
+    with pytest.raises(OSError, match="cannot be read"):
+        pa.table(stream)
+    assert not _arrow._FEEDS
