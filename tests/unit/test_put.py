@@ -225,7 +225,7 @@ def test_segments_roll(store_path, small):
         size = small["mappedFileSizeCommitLog"]
         assert all(p.physical_offset // size == (p.physical_offset + p.size) // size for p in puts)
         assert [m.physical_offset for m in store.messages()] == [p.physical_offset for p in puts]
-    log = list(purecodec.iter_log(store_path / "commitlog", size))
+    log = list(purecodec.iter_log(store_path / "commitlog"))
     assert [place for place, _ in log] == [p.physical_offset for p in puts]
 
 
@@ -240,7 +240,7 @@ def test_end_of_a_segment_to_the_byte(store_path, small, spare):
         third = store.put("T", b"", queue=0)
     assert second.physical_offset == (first.size if spare >= 8 else size)
     assert third.physical_offset == (size if spare >= 8 else size + second.size)
-    log = list(purecodec.iter_log(store_path / "commitlog", size))
+    log = list(purecodec.iter_log(store_path / "commitlog"))
     assert [place for place, _ in log] == [p.physical_offset for p in (first, second, third)]
     with pystore.open(store_path) as store:
         assert [m.physical_offset for m in store.messages()] == [place for place, _ in log]
@@ -542,7 +542,7 @@ def batch_payload(items):
 
 
 ITEMS = [
-    (1, b"one", purecodec.encode_properties({"KEYS": "b1", "UNIQ_KEY": "U1"})),
+    (1, b"one", b"KEYS\x01b1\x02UNIQ_KEY\x01U1\x02"),
     (0, b"", b""),
     (7, b"three", b"TAGS\x01t"),
 ]

@@ -524,7 +524,7 @@ def test_closing_forgets_no_message(store_path, small):
     with pystore.open(store_path, **small) as store:
         for i in range(400):
             store.put("T", b"%d" % i, queue=i % 3, keys=f"k{i}", tags="t")
-    log = list(purecodec.iter_log(store_path / "commitlog", 1 << 20))
+    log = list(purecodec.iter_log(store_path / "commitlog"))
     assert len(log) == 400
     for (topic, queue), units in purecodec.derive_units(iter(log)).items():
         assert list(purecodec.iter_units(store_path / "consumequeue" / topic / str(queue))) == units
