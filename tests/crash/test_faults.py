@@ -184,7 +184,11 @@ def test_failed_sync_is_no_success(store_path, faults):
         with pytest.raises(pystore.FlushFailed):
             asyncio.run(store.put_async("T", b"later"))
         with pytest.raises(pystore.FlushFailed):
+            store.put("T", b"later", wait=False)
+        with pytest.raises(pystore.FlushFailed):
             store.flush()
+        with pytest.raises(pystore.FlushFailed):
+            store.wait_flushed(store.info().log_max)
         info = store.info()
         assert (info.log_flushed, info.flush_errno) == (flushed, errno.EIO)
         assert [bytes(m.body) for m in store.read("T", 0, 0, max_messages=5)] == [
@@ -228,29 +232,6 @@ def test_failed_background_sync_is_told(store_path, faults):
         with pytest.raises(pystore.FlushFailed):
             store.put("T", b"later", queue=0)
     check(store_path, done, refused=[b"later"])
-
-
-def test_wait_flushed_tells(store_path, faults):
-    """wait_flushed() raises when the sync it waits for fails."""
-    with opened(store_path, faults) as store:
-        put = store.put("T", b"x")
-        faults.fail(*SYNCS)
-        with pytest.raises(pystore.FlushFailed):
-            store.flush()
-        with pytest.raises(pystore.FlushFailed):
-            store.wait_flushed(put.physical_offset + put.size)
-        assert faults.injected >= 1
-
-
-def test_wait_false_after_a_failed_sync(store_path, faults):
-    """After a failed sync even a put that does not wait is refused."""
-    with opened(store_path, faults, flushDiskType="SYNC_FLUSH") as store:
-        faults.fail(*SYNCS)
-        with pytest.raises(pystore.FlushFailed):
-            store.put("T", b"x")
-        with pytest.raises(pystore.FlushFailed):
-            store.put("T", b"y", wait=False)
-        assert faults.injected >= 1
 
 
 # ---- a full disk ----
@@ -386,162 +367,6 @@ def test_queue_file_cannot_be_made_for_now(store_path, faults, err):
 # ---- each call in turn ----
 
 
-def scenario(path, faults, flush, acknowledged):
-    """Open, put into several files, flush, close: every step may fail with an error of ours."""
-    with opened(path, faults, flushDiskType=flush) as store:
-        for i in range(40):
-            body = b"%d" % i + bytes(4000)
-            try:
-                put = store.put(f"T{i % 2}", body, queue=0, keys=f"k{i}")
-            except pystore.StoreError:
-                continue
-            assert put.status.stored
-            acknowledged.append((put.physical_offset, body))
-            if i == 20:
-                with suppress(pystore.StoreError):
-                    store.flush()
-        store.close()
-
-
-def error_of(name):
-    return errno.ENOSPC if name in ("fallocate", "ftruncate") else errno.EIO
-
-
-def some_of(total, rng):
-    """Which of a kind's calls to fail: in a long campaign all of them or the ends and many, else
-    the first, which comes in any case, and another one."""
-    places, most = range(1, total + 1), ROUNDS // 5
-    if total <= most + 1:
-        return places
-    ends = {1, total} if most > 1 else {1}
-    return sorted({*ends, *rng.sample(places[1:], most + 1 - len(ends))})
-
-
-@pytest.mark.parametrize("forever", [False, True], ids=["once", "for good"])
-@pytest.mark.parametrize(
-    "flush", ["SYNC_FLUSH", pytest.param("ASYNC_FLUSH", marks=pytest.mark.long)]
-)
-def test_each_call_fails_in_turn(tmp_path, seed, flush, forever):
-    """Call n of each kind fails: no crash, no hang, and nothing acknowledged is lost."""
-    rng = random.Random(seed)
-    counting = Faults()
-    scenario(tmp_path / "counting", counting, flush, [])
-    check(tmp_path / "counting", [])
-    injected = Counter()
-    for name in CALLS:
-        total = counting.calls(name)
-        for at in some_of(total, rng):
-            faults, acknowledged = Faults(), []
-            path = tmp_path / f"{name}-{at}"
-            faults.fail(name, at=at, err=error_of(name), forever=forever)
-            try:
-                with suppress(pystore.StoreError):
-                    scenario(path, faults, flush, acknowledged)
-                if path.exists() and any(path.iterdir()):
-                    check(path, acknowledged)
-            except BaseException as e:
-                raise AssertionError(f"{name} number {at} of {total}: {e!r}") from e
-            injected[name] += faults.injected
-            shutil.rmtree(path, ignore_errors=True)
-    print(injected)
-    # The first call of each kind fails in any case; how many come later depends on threads.
-    assert {name for name in CALLS if counting.calls(name)} == set(+injected)
-    assert len(+injected) >= 10 and injected.total() > 20
-
-
-@pytest.mark.parametrize("forever", [False, True], ids=["once", "for good"])
-def test_recovery_with_failing_calls(tmp_path, seed, forever):
-    """Call n of each kind fails while a crashed store is recovered: the next open finds it all."""
-    rng = random.Random(seed)
-    source = tmp_path / "source"
-    with pystore.open(source, **SMALL) as store:
-        bodies = [b"%d" % i + bytes(4000) for i in range(60)]
-        done = [(store.put("T", b, queue=0, keys="k").physical_offset, b) for b in bodies]
-
-    def crashed(name):
-        path = tmp_path / name
-        shutil.copytree(source, path)
-        (path / "abort").write_text("")
-        (path / "checkpoint").write_bytes(bytes(4096))
-        shutil.rmtree(path / "index")
-        return path
-
-    counting = Faults()
-    with opened(crashed("counting"), counting):
-        pass
-    injected = Counter()
-    for name in CALLS:
-        total = counting.calls(name)
-        for at in some_of(total, rng):
-            faults = Faults()
-            faults.fail(name, at=at, err=error_of(name), forever=forever)
-            path = crashed(f"{name}-{at}")
-            try:
-                with suppress(pystore.StoreError), opened(path, faults):
-                    pass
-                check(path, done)
-            except BaseException as e:
-                raise AssertionError(f"{name} number {at} of {total}: {e!r}") from e
-            injected[name] += faults.injected
-    print(injected)
-    assert {name for name in CALLS if counting.calls(name)} == set(+injected)
-    assert len(+injected) >= 10 and injected.total() > 20
-
-
-def test_deleting_a_topic_with_failing_calls(tmp_path, seed):
-    """Call n of each kind fails while a topic is deleted: at the next open it is there or gone."""
-    rng = random.Random(seed)
-    source = tmp_path / "source"
-    with pystore.open(source, **SMALL) as store:
-        for i in range(60):
-            store.put("gone", b"old", queue=i % 2)
-            store.put("T", b"kept", queue=0)
-
-    def deleted(name, at):
-        """The folder, how many calls of that kind the deletion made, how many of them failed."""
-        faults, path = Faults(), shutil.copytree(source, tmp_path / f"{name}-{at}")
-        with opened(path, faults) as store:
-            before = faults.calls(name)
-            faults.fail(name, at=at, forever=False)
-            with suppress(pystore.StoreError):
-                store.delete_topic("gone")
-            made, failed = faults.calls(name) - before, faults.heal()
-            with suppress(pystore.StoreError):
-                store.put("gone", b"new", queue=0)
-        return path, made, failed
-
-    injected = Counter()
-    for name in CALLS:
-        _, total, failed = deleted(name, NEVER)
-        assert failed == 0
-        for at in some_of(total, rng):
-            path, _, failed = deleted(name, at)
-            injected[name] += failed
-            with pystore.open(path, **SMALL) as store:
-                found = [bytes(m.body) for m in store.read("gone", 0, 0, max_messages=100)]
-                assert found in ([b"old"] * 30, [b"old"] * 30 + [b"new"], [b"new"], []), (name, at)
-                assert len(store.read("T", 0, 0, max_messages=100)) == 60
-            shutil.rmtree(path)
-    print(injected)
-    assert len(+injected) >= 5
-
-
-def test_failed_open_lets_go_of_the_lock(store_path, faults):
-    """After an open that failed the store can be opened at once, in the same process."""
-    with pystore.open(store_path, **SMALL) as store:
-        store.put("T", b"x", queue=0)
-    counting = Faults()
-    FaultyStore(store_path, counting).close()
-    for name in ("mmap", "open", "fstat"):
-        for at in range(1, min(counting.calls(name), 5) + 1):
-            faults.fail(name, at=at, forever=False)
-            with suppress(pystore.StoreError):
-                FaultyStore(store_path, faults).close()
-            assert faults.injected == 1, (name, at)
-            gc.collect()
-            pystore.open(store_path).close()
-
-
 #: What each call may fail with, after its manual page.
 ERRNOS = {
     "open": "EMFILE ENFILE ENOSPC EDQUOT EACCES EPERM EIO ENOMEM EROFS ELOOP",
@@ -640,17 +465,19 @@ def check_told(met, path, name, err):
 
 
 def cases_of(name, total):
-    """(call, number, errno). Of a call that is made very often, those in the middle, which do the
-    same for one folder after another, take turns at the errors."""
+    """(call, number, errno, for good). Of a call that is made very often, those in the middle,
+    which do the same for one folder after another, take turns at the errors, and fail once."""
     errors = [getattr(errno, err) for err in ERRNOS[name].split()]
     for at in range(1, total + 1):
         ends = at <= 20 or at > total - 20
         for err in errors if ends else [errors[at % len(errors)]]:
-            yield name, at, err
+            yield name, at, err, False
+        if ends:
+            yield name, at, errors[at % len(errors)], True
 
 
 class Table:
-    """Each call of a piece of work fails once, with each errno that it may give.
+    """Each call of a piece of work fails, once and for good, with each errno that it may give.
 
     prepare: makes the folder, with the system's own calls. work: what is done over the faulty
     ones; returns the errors of ours. check: whether the store is what it must be afterwards.
@@ -661,30 +488,33 @@ class Table:
         self.prepare, self.work, self.check = prepare, work, check
         self.struck, self.cases, self.called = Counter(), 0, set()
 
-    def run(self, share=1.0):
-        """share: of the cases of a slice."""
+    def run(self):
+        """All cases; in a slice one of each kind of call."""
         counting = Faults()
         path = self.tmp_path / "counting"
         self.prepare(path)
         assert self.work(path, counting) == []
         self.called = {name for name in CALLS if counting.calls(name)}
-        cases = [case for name in CALLS for case in cases_of(name, counting.calls(name))]
-        whole = len(cases)
+        kinds = [
+            list(cases_of(name, counting.calls(name))) for name in CALLS if name in self.called
+        ]
+        whole = sum(map(len, kinds))
         if ROUNDS < 100:
-            cases = self.rng.sample(cases, min(whole, int(2 * ROUNDS * share)))
-        self.cases = len(cases)
-        for name, at, err in cases:
+            kinds = [[self.rng.choice(cases)] for cases in kinds]
+        self.cases = sum(map(len, kinds))
+        for name, at, err, forever in (case for cases in kinds for case in cases):
             try:
-                self.one(name, at, err)
+                self.one(name, at, err, forever)
             except BaseException as e:
-                raise AssertionError(f"{name} number {at}: {errno.errorcode[err]}: {e!r}") from e
+                case = f"{name} number {at}{' for good' if forever else ''}"
+                raise AssertionError(f"{case}: {errno.errorcode[err]}: {e!r}") from e
         struck = dict(self.struck)
         print(f"{self.cases} of {whole} cases, {self.struck.total()} struck: {struck}")
 
-    def one(self, name, at, err):
+    def one(self, name, at, err, forever):
         faults, path = Faults(), self.tmp_path / "store"
         self.prepare(path)
-        faults.fail(name, at=at, err=err, forever=False)
+        faults.fail(name, at=at, err=err, forever=forever)
         check_told(self.work(path, faults), path, name, err)
         self.struck[name] += faults.heal()
         self.check(path)
@@ -776,47 +606,6 @@ def test_syncs_go_on_after_retention_took_what_was_not_synced_yet(store_path, fa
         assert store.info().log_flushed == store.info().log_max
 
 
-def test_every_call_on_a_file_of_the_log_fails_once(tmp_path, seed):
-    """Whichever it is: what was acknowledged stays, and a store that was closed cleanly has all of
-    it without being recovered."""
-    rng = random.Random(seed)
-    cases = []
-    for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
-        counting = Faults()
-        counting.within("/commitlog")
-        counting.fail(*CALLS, at=NEVER)
-        life_of_segments(tmp_path / flush, counting, flush)
-        for name in CALLS:
-            for number in range(1, counting.calls(name) + 1):
-                cases += [(flush, name, number, err) for err in (errno.EIO, errno.ENOSPC)]
-    whole = len(cases)
-    if ROUNDS < 100:
-        cases = rng.sample(cases, 3 * ROUNDS)
-    for flush, name, number, err in cases:
-        faults, path = Faults(), tmp_path / "store"
-        faults.within("/commitlog")
-        faults.fail(name, at=number, err=err, forever=False)
-        told = one_life(path, faults, flush)
-        faults.heal()
-        try:
-            check(path, told)
-        except BaseException as e:
-            raise AssertionError(f"{flush} {name} {number} {errno.errorcode[err]}: {e!r}") from e
-        shutil.rmtree(path)
-    print(f"{len(cases)} of {whole} cases")
-
-
-def one_life(path, faults, flush):
-    """The same puts, whatever fails; what was acknowledged."""
-    told = []
-    with suppress(pystore.StoreError), opened(path, faults, flushDiskType=flush) as store:
-        for i in range(14):
-            body = b"%d" % i + bytes(15000)
-            with suppress(pystore.StoreError):
-                told.append((store.put("T", body, queue=0).physical_offset, body))
-    return told
-
-
 # ---- recovery, and what deletes ----
 
 #: So many queues that their folders are synced by one call for all.
@@ -885,7 +674,7 @@ def test_recovery_with_every_error(tmp_path, seed):
             assert {m.physical_offset for m in found} >= {place for place, _ in done}
 
     table = Table(tmp_path, random.Random(seed), fresh_copies(tmp_path / "source"), work, recovered)
-    table.run(share=0.75)
+    table.run()
     assert set(CALLS) - table.called <= {"lstat", "rmdir", "statvfs", "msync"}
 
 
@@ -945,7 +734,7 @@ def test_deletion_with_every_error(tmp_path, seed):
             assert bytes(store.message(end.physical_offset).body) == b"new"
 
     table = Table(tmp_path, random.Random(seed), fresh_copies(source), work, rest_is_there)
-    table.run(share=0.75)
+    table.run()
     assert {"unlink", "rmdir", "rename", "statvfs", "msync"} <= table.called
     begin = min(int(f.name) for f in (tmp_path / "counting" / "commitlog").glob("*"))
     assert begin > 0
