@@ -69,41 +69,6 @@ def consumed(server: Server, group: str, topic: str, count: int) -> list[bytes]:
 # ---- topics and groups ----
 
 
-def test_a_topic_is_made_described_and_deleted(admin: Admin, server: Server, name: Name) -> None:
-    topic = name("topic")
-    assert admin.create_topic(topic, queues=3, perm="rw") == [
-        place.address for place in admin.cluster()
-    ]
-    found = until(lambda: _topic(admin, topic), "the topic")
-    (config,) = found.configs.values()
-    assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (3, 3, 6)
-    assert (len(found.queues), found.messages) == (3, 0)
-    sent(server, topic, 5)
-    assert until(lambda: (_topic(admin, topic) or found).messages == 5, "five messages")
-    assert topic in [each.name for each in admin.topics()]
-    assert topic in admin.topic_names()
-    admin.delete_topic(topic)
-    until(lambda: topic not in admin.topic_names(), "that it is gone")
-    with pytest.raises(NoRoute, match=topic):
-        admin.topic(topic)
-
-
-def _topic(admin: Admin, topic: str):
-    try:
-        return admin.topic(topic)
-    except NoRoute:
-        return None
-
-
-def test_a_group_is_made_and_deleted(admin: Admin, name: Name) -> None:
-    group = name("group")
-    admin.create_group(group, retries=3, enabled=False)
-    (found,) = [each for each in admin.groups() if each.name == group]
-    assert (found.retry_max_times, found.consume_enable) == (3, False)
-    admin.delete_group(group)
-    assert group not in [each.name for each in admin.groups()]
-
-
 def test_names_and_permissions_that_no_broker_takes_are_refused_here(admin: Admin) -> None:
     with pytest.raises(InvalidMessage, match="topic"):
         admin.create_topic("a b")
@@ -161,43 +126,8 @@ def test_lag_is_what_is_not_consumed(admin: Admin, server: Server, name: Name) -
     assert sum(each.behind for each in everybody) == 7
 
 
-@pytest.mark.parametrize("to", ["first", "last", "time"])
-def test_a_group_is_moved(admin: Admin, server: Server, name: Name, to: str) -> None:
-    topic, group = name("topic"), name("group")
-    sent(server, topic, 6)
-    consumed(server, group, topic, 6)
-    time.sleep(0.01)
-    moment = time.time_ns() // 1_000_000
-    sent(server, topic, 4)
-    until(lambda: _count(admin, topic) == 10, "ten messages")
-    target, left = {"first": ("first", 10), "last": ("last", 0), "time": (moment, 4)}[to]
-    planned = admin.reset_offsets(group, topic, target, dry_run=True)
-    assert sum(each.behind for each in admin.lag(group, topic)) == 4, "a dry run moves nothing"
-    done = admin.reset_offsets(group, topic, target)
-    assert [each.after for each in done] == [each.after for each in planned]
-    until(lambda: sum(each.behind for each in admin.lag(group, topic)) == left, "the new place")
-
-
 def _count(admin: Admin, topic: str) -> int:
     return sum(1 for _ in admin.messages(topic))
-
-
-def test_one_queue_goes_to_an_offset(admin: Admin, server: Server, name: Name) -> None:
-    topic, group = name("topic"), name("group")
-    sent(server, topic, 8)
-    consumed(server, group, topic, 8)
-    queue = next(e.queue for e in admin.topic(topic).queues if e.max_offset >= 2)
-    move = admin.seek(group, queue, 1)
-    assert (move.before, move.after) == (next(
-        e.max_offset for e in admin.topic(topic).queues if e.queue == queue
-    ), 1)  # fmt: skip
-    until(lambda: _committed(admin, group, queue) == 1, "the new offset")
-    with pytest.raises(NoRoute, match="queue"):
-        admin.seek(group, queue._replace(queue=99), 0)
-
-
-def _committed(admin: Admin, group: str, queue) -> int:
-    return next(each.committed for each in admin.lag(group, queue.topic) if each.queue == queue)
 
 
 # ---- messages ----
@@ -264,25 +194,6 @@ def test_malformed_records_of_a_trace_are_passed_over(record: bytes) -> None:
 # ---- brokers ----
 
 
-def test_a_broker_says_what_it_is(admin: Admin, server: Server) -> None:
-    (place,) = admin.cluster()
-    facts = admin.broker(place.address)
-    assert facts.log_max >= facts.log_min >= 0 and facts.entries["brokerVersionDesc"]
-    assert facts.started_ms > 1_600_000_000_000
-    settings = admin.configuration(place.address)
-    assert settings["brokerName"] == place.name
-    with pytest.raises(Misuse, match="which broker"):
-        admin.broker()
-
-
-def test_a_setting_is_changed_while_it_runs(admin: Admin) -> None:
-    (place,) = admin.cluster()
-    before = admin.configuration(place.address)["fileReservedTime"]
-    admin.configure({"fileReservedTime": "71"}, place.address)
-    assert admin.configuration(place.address)["fileReservedTime"] == "71"
-    admin.configure({"fileReservedTime": before}, place.address)
-
-
 def test_one_broker_answers_without_a_name_server(admin: Admin, server: Server, name: Name) -> None:
     topic, group = name("topic"), name("group")
     (place,) = admin.cluster()
@@ -298,6 +209,9 @@ def test_one_broker_answers_without_a_name_server(admin: Admin, server: Server, 
         until(lambda: sum(e.behind for e in alone.lag(group, topic)) == 4, "the lag")
         with pytest.raises(NoRoute, match="absent"):
             alone.topic("absent")
+        queue = alone.topic(topic).queues[0].queue
+        with pytest.raises(NoRoute, match="queue"):
+            alone.seek(group, queue._replace(queue=99), 0)
 
 
 def test_what_cannot_be_asked_is_named() -> None:
@@ -307,6 +221,8 @@ def test_what_cannot_be_asked_is_named() -> None:
         Admin(broker="nowhere")
     with Admin("127.0.0.1:1") as admin, pytest.raises(Unreachable, match="name server"):
         admin.cluster()
+    with Admin("127.0.0.1:1") as admin, pytest.raises(Misuse, match="which broker"):
+        admin.broker()
     with pytest.raises(Misuse, match="no option"):
         Admin("127.0.0.1:1", brokers="x")
 

@@ -97,8 +97,9 @@ def test_a_topic_from_the_shell(run: Callable[..., Result]) -> None:
 
 
 def test_a_group_from_the_shell(run: Callable[..., Result]) -> None:
-    assert run("admin", "group", "create", "bakers", "--retries", 2).code == 0
-    assert run("admin", "group", "show", "bakers").whole["group"]["retries"] == 2
+    assert run("admin", "group", "create", "bakers", "--retries", 2, "--disable").code == 0
+    shown = run("admin", "group", "show", "bakers").whole["group"]
+    assert (shown["retries"], shown["may_consume"]) == (2, False)
     groups = [each["group"] for each in run("admin", "group", "list").whole["groups"]]
     assert "bakers" in groups and "TOOLS_CONSUMER" not in groups
     assert run("admin", "group", "delete", "bakers", "--dry-run").code == 0

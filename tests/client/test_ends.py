@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -239,20 +238,6 @@ async def test_a_loop_over_a_consumer_ends_with_its_close(server, name):
     async with consumer:
         asyncio.get_running_loop().call_later(0.3, lambda: asyncio.ensure_future(consumer.close()))
         assert [m.body async for m in consumer] == [b"x"]
-
-
-def test_blocking_clients_leave_no_thread(server, name):
-    topic = name("topic")
-    before = {thread.name for thread in threading.enumerate()}
-    for _ in range(10):
-        with Producer("p", server.namesrv) as producer:
-            producer.send(Message(topic, b"x"))
-        with Consumer(
-            name("g"), topic, namesrv=server.namesrv, start="first", handler=lambda m: None
-        ):
-            pass
-    left = {t.name for t in threading.enumerate() if t.name.startswith("rocketmq")}
-    assert not left - before
 
 
 def test_many_clients_leave_no_socket_and_no_task(tmp_path):

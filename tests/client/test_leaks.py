@@ -34,6 +34,8 @@ def turn(folder, settings):
         producer.send(Message("orders", b"x"))
         with broker.consumer("billing", "orders", start="first") as consumer:
             assert next(iter(consumer)).body == b"x"
+        with broker.consumer("search", "orders", handler=lambda message: None):
+            pass
     shutil.rmtree(folder)
 
 
