@@ -148,29 +148,6 @@ def put_levels_and_timers(broker: Broker, count: int) -> Counter[bytes]:
 
 
 @pytest.mark.long
-def test_what_is_due_of_delays_and_timers_goes_to_another_broker_once(
-    names: str, tmp_path: Path
-) -> None:
-    with other_of(tmp_path / "c", names) as other, slave_of(tmp_path / "s", names, **ACTS) as slave:
-        with master_of(tmp_path / "m", names, **ACTS) as master:
-            master.create_topic("orders", 4)
-            wanted = put_levels_and_timers(master, 10)
-            until_alike(master, slave)
-            assert not acts(slave)
-        until_acts(slave)
-        other.create_topic("orders", 2)
-        later(slave)
-        until(lambda: bodies(other) >= wanted, "what was due at the other broker")
-        with master_of(tmp_path / "m", names, **ACTS) as master:
-            assert not acts(slave)
-            later(master)
-            all_of_it = wanted + put_delayed(master, 8, b"after", delay_level=1)
-            until(lambda: bodies(master) + bodies(other) >= all_of_it, "delays of after the return")
-            assert bodies(master) + bodies(other) == all_of_it
-            assert bodies(other) >= wanted
-
-
-@pytest.mark.long
 def test_what_did_not_go_is_delivered_by_the_master_that_returns(
     names: str, tmp_path: Path
 ) -> None:
@@ -266,35 +243,6 @@ def test_a_transaction_that_nobody_decided_is_asked_about_elsewhere_and_no_more_
             assert open_there.state().halves == 4
         until_acts(slave)
         assert open_there.state().halves == 4
-
-
-@pytest.mark.long
-def test_what_was_popped_and_not_acknowledged_comes_back_at_another_broker(
-    names: str, tmp_path: Path
-) -> None:
-    with other_of(tmp_path / "c", names) as other, slave_of(tmp_path / "s", names, **ACTS) as slave:
-        with master_of(tmp_path / "m", names, **ACTS) as master:
-            master.create_topic("orders", 1)
-            put_delayed(master, 3, b"popped")
-            pop = {
-                "consumerGroup": "g", "topic": "orders", "queueId": "-1", "maxMsgNums": "32",
-                "invisibleTime": "600000", "pollTime": "0", "bornTime": str(timers_at(master)),
-                "initMode": "0", "expType": "TAG", "exp": "*", "order": "false",
-            }  # fmt: skip
-            answer = ask(master, Code.POP_MESSAGE, pop)
-            assert answer.code == 0, answer.remark
-            assert len(master.services.pop.points) > 0
-            until_alike(master, slave)
-            until(lambda: slave.services.groups.get("g") is not None, "the group at the slave")
-        until_acts(slave)
-        other.create_topic("orders", 2)
-        later(slave)
-        retry = "%RETRY%g_orders"
-        wanted = Counter({b"popped%d" % number: 1 for number in range(3)})
-        until(lambda: bodies(other, retry) >= wanted, "the copies at the other broker")
-        assert bodies(other, retry) == wanted
-        with master_of(tmp_path / "m", names, **ACTS) as master:
-            assert len(master.services.pop.points) == 0
 
 
 def pop_of(broker: Broker, most: int, *, order: bool = False) -> list[tuple[bytes, str]]:

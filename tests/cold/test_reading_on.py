@@ -19,7 +19,6 @@ from pystore.cold.buffers import BufferPool
 from pystore.cold.failures import TierDamaged
 from pystore.cold.push import push
 from pystore.cold.reader import ColdReader
-from pystore.cold.segment import excerpt
 from pystore.cold.tier import new_tier
 from pystore.native import lib
 
@@ -127,18 +126,6 @@ def test_a_batch_of_a_segment_that_is_cut_off_gives_no_body(tier: Path, bodies: 
                 bytes(message.raw_body)
         with pytest.raises((TierDamaged, pystore.FileSizeMismatch), match="COMMIT_LOG"):
             list(batches)
-
-
-def test_an_excerpt_of_a_segment_that_is_cut_off_is_no_batch(tier: Path):
-    with ColdReader(tier) as reader:
-        piece = next(reader.pieces())
-        assert piece.file is not None
-        cut_off(tier)
-        options = reader._options(None, None, 1, None)
-        place = piece.topic, piece.queue
-        with pytest.raises(pystore.FileSizeMismatch, match="COMMIT_LOG"):
-            excerpt(piece.records, piece.base, piece.units, piece.first, place, options,
-                    file=piece.file)  # fmt: skip
 
 
 def test_arrow_of_a_segment_that_is_cut_off_ends_by_its_name(tier: Path, bodies: list[bytes]):

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from caller import CODE, SETTINGS, Caller, message, on_loop, serving
-from test_grpc_official import run, start
+from test_grpc_official import run
 from waiting import BOUND_S, until
 
 from broker import Admin, Broker, Consumer, Message, NameServer, Producer
@@ -165,27 +165,6 @@ def test_the_official_client_sends_messages_of_every_kind(cluster: Cluster, tmp_
             assert found.properties["colour"] == "grün"
 
 
-@pytest.mark.long
-def test_an_orphaned_transaction_is_decided_by_another_client(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    """Its producer is killed between half and end. The broker checks, the proxy passes that on."""
-    pytest.importorskip("rocketmq")
-    with proxy(cluster.namesrv) as made:
-        said = {each["end"]: each["id"] for each in run(made, tmp_path, "transact")}
-        (orphan,) = run(made, tmp_path, "orphan")
-        checker = start(made, tmp_path, "check")
-        try:
-            assert json.loads(checker.stdout.readline()) == {"ready": True}
-            until(lambda: sum(checked(each) for each in cluster.brokers), "a check that was asked")
-            asked = json.loads(checker.stdout.readline())
-            found = cluster.taken("Tx", 2)
-        finally:
-            checker.communicate("", timeout=BOUND_S)
-        assert asked["asked"] == orphan["id"] and asked["body"] == "body of Tx"
-        assert {each.message_id for each in found} == {said["commit"], orphan["id"]}
-
-
 def test_the_official_simple_consumer_receives_from_every_broker(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -199,15 +178,6 @@ def test_the_official_simple_consumer_receives_from_every_broker(
     assert sorted(each["id"] for each in found) == sorted(each.message_id for each in sent)
     assert {each["tag"] for each in found} == {"t"}
     assert not any(map(unacknowledged, cluster.brokers))
-
-
-def checked(broker: Broker) -> int:
-    async def check() -> int:
-        transactions = broker.services.transactions
-        assert transactions is not None
-        return (await transactions.check()).asked
-
-    return int(broker.run(check()))
 
 
 def receive(caller: Caller, group: str, topic: str, broker: str = "") -> list[Any]:
