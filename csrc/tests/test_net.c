@@ -122,22 +122,6 @@ static void test_what_begins_otherwise_is_refused(void) {
     close_all();
 }
 
-static void test_plain_text_is_refused_where_tls_is_enforced(void) {
-    ps_net_conf conf = net_conf();
-    conf.tls_only = 1;
-    open_all(&conf);
-    for (int i = 0; i < 2; i++) {
-        net_client c = net_connect();
-        if (i == 1) net_write(&c, NET_HEADER, (int64_t)strlen(NET_HEADER));
-        net_send(&c, 1, "body", 4);
-        expect_end(&c);
-        CHECK_UNTIL(net_refused == i + 1);
-        CHECK(strstr(net_refusal, "\nplain text refused: tls.server.mode is enforcing") != NULL);
-    }
-    CHECK_EQ(0, net_opened);
-    close_all();
-}
-
 /* ---- a proxy's header ---- */
 
 /* It may be cut anywhere, and the first frame may come with it. */
@@ -175,58 +159,6 @@ static void test_one_with_a_header_speaks_for_its_source(void) {
     }
     net_leave(&c);
     CHECK_UNTIL(net_opened == net_closed);
-    close_all();
-}
-
-static void test_a_second_header_is_a_frame_of_false_length(void) {
-    static const char *const after[] = {NET_HEADER, "\r\n\r\n", "GET / HTTP/1.1\r\n"};
-    ps_net_conf conf = net_conf();
-    open_all(&conf);
-    for (int i = 0; i < 3; i++) {
-        net_client c = net_connect();
-        net_write(&c, NET_HEADER, (int64_t)strlen(NET_HEADER));
-        net_write(&c, after[i], (int64_t)strlen(after[i]));
-        expect_end(&c);
-        CHECK_UNTIL(net_closed == i + 1);
-        CHECK(strncmp(net_why, "malformed frame", 15) == 0);
-    }
-    CHECK(strncmp(net_who, "203.0.113.7 4711 ", 17) == 0);
-    close_all();
-}
-
-static void test_a_header_of_a_stranger_is_refused(void) {
-    static const ps_net_run far[] = {{4, {127, 0, 0, 2}, {127, 0, 0, 9}}, {16, {0}, {0xFF}}};
-    ps_net_conf conf = net_conf();
-    conf.proxies = far;
-    conf.proxies_len = 2;
-    open_all(&conf);
-    net_client c = net_connect();
-    net_write(&c, NET_HEADER, (int64_t)strlen(NET_HEADER));
-    expect_end(&c);
-    CHECK_UNTIL(net_refused == 1);
-    CHECK(strncmp(net_refusal, "127.0.0.1 ", 10) == 0);
-    CHECK(strstr(net_refusal, "\nPROXY header refused: the peer is not in trusted") != NULL);
-    CHECK_EQ(0, net_opened);
-    close_all();
-}
-
-/* Of a header, and of what follows it. One that has said nothing is idle, which is another limit.
- */
-static void test_a_header_that_does_not_go_on_is_closed(void) {
-    ps_net_conf conf = net_conf();
-    conf.opening_ms = 50;
-    open_all(&conf);
-    net_client silent = net_connect();
-    for (int i = 0; i < 2; i++) {
-        net_client c = net_connect();
-        net_write(&c, NET_HEADER, i == 0 ? 1 : (int64_t)strlen(NET_HEADER));
-        expect_end(&c);
-        CHECK_UNTIL(net_refused == i + 1);
-        CHECK(strstr(net_refusal, "\nhandshake timed out") != NULL);
-    }
-    net_send(&silent, 1, "body", 4);
-    CHECK_EQ(1, expect(&silent, 0));
-    net_leave(&silent);
     close_all();
 }
 
@@ -841,11 +773,7 @@ static void run_all(void) {
     RUN(test_what_nobody_knows_is_handed_on_in_order);
     RUN(test_frames_may_be_cut_at_every_byte);
     RUN(test_what_begins_otherwise_is_refused);
-    RUN(test_plain_text_is_refused_where_tls_is_enforced);
     RUN(test_one_with_a_header_speaks_for_its_source);
-    RUN(test_a_second_header_is_a_frame_of_false_length);
-    RUN(test_a_header_of_a_stranger_is_refused);
-    RUN(test_a_header_that_does_not_go_on_is_closed);
     RUN(test_a_held_pull_is_woken_by_a_send_and_ended_by_its_time);
     RUN(test_a_slow_reader_gets_every_answer);
     RUN(test_large_records_are_written_from_where_they_lie);

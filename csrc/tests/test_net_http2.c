@@ -207,51 +207,6 @@ static void test_peers_may_leave_at_every_step(void) {
     close_all();
 }
 
-/* Of HTTP/2 bytes that are none are answered with a GOAWAY. */
-static void test_other_protocols_end_the_connection(void) {
-    static const char *const begins[] = {"\x16\x03\x01", "PROFIT", "GET / HTTP/1.1\r\n",
-                                         NET_HEADER NET_HEADER};
-    ps_net_conf conf = h2_conf();
-    open_all(&conf);
-    for (int i = 0; i < 4; i++) {
-        net_client c = net_connect();
-        net_write(&c, begins[i], (int64_t)strlen(begins[i]));
-        while (net_more(&c)) c.from = c.len;
-        net_leave(&c);
-    }
-    CHECK_UNTIL(net_refused == 2 && net_opened == 2);
-    net_client c = net_connect();
-    net_write(&c, "PR", 2); /* it may become either */
-    shutdown(c.fd, SHUT_WR);
-    CHECK(!net_more(&c));
-    net_leave(&c);
-    expect_none_left();
-    close_all();
-}
-
-static void test_calls_follow_a_header(void) {
-    ps_net_conf conf = h2_conf();
-    uint8_t request[64];
-    upload u;
-    const uint8_t *at;
-    open_all(&conf);
-    for (int64_t cut = 1, head = (int64_t)strlen(NET_HEADER); cut <= head; cut++) {
-        client *h2 = client_new();
-        net_client c = net_connect();
-        int64_t len = hello(h2, &u, request, &at);
-        net_write(&c, NET_HEADER, cut);
-        sched_yield();
-        net_write(&c, NET_HEADER + cut, head - cut);
-        net_write(&c, at, len);
-        CHECK(await_ends(&c, h2, 1));
-        CHECK(h2->got_len == 10 && memcmp(h2->got + 5, "hello", 5) == 0);
-        CHECK(strncmp(net_who, "203.0.113.7 4711 127.0.0.1 ", 27) == 0);
-        leave(&c, h2);
-    }
-    expect_none_left();
-    close_all();
-}
-
 /* Its calls are answered, and a GOAWAY says that it is to begin no further one. */
 static void test_calls_of_one_too_many_are_refused(void) {
     ps_net_conf conf = h2_conf();
@@ -355,31 +310,6 @@ static void test_a_slow_reader_gets_every_reply(void) {
     close_all();
 }
 
-/* Of one that calls nothing: with a GOAWAY. False: its time was over before it had begun. */
-static bool ends_with_a_goaway(void) {
-    net_client idle = net_connect();
-    client *h2 = client_new();
-    CHECK(!await_ends(&idle, h2, 1));
-    bool gone = h2->gone;
-    leave(&idle, h2);
-    return gone;
-}
-
-static void test_who_says_nothing_or_calls_nothing_is_closed(void) {
-    ps_net_conf conf = h2_conf();
-    conf.opening_ms = conf.idle_ms = 50;
-    open_all(&conf);
-    net_client silent = net_connect(), half = net_connect();
-    net_write(&half, "PRI * ", 6);
-    while (net_more(&silent)) silent.from = silent.len;
-    while (net_more(&half)) half.from = half.len;
-    CHECK_UNTIL(ends_with_a_goaway());
-    net_leave(&silent);
-    net_leave(&half);
-    expect_none_left();
-    close_all();
-}
-
 static void test_stops_with_calls_under_way(void) {
     ps_net_conf conf = h2_conf();
     uint8_t request[64];
@@ -405,11 +335,8 @@ int main(void) {
     for (int i = 0; i < 2; i++, bare = true) {
         test_calls_may_be_cut_at_every_byte();
         test_peers_may_leave_at_every_step();
-        test_other_protocols_end_the_connection();
-        test_calls_follow_a_header();
         test_calls_of_one_too_many_are_refused();
         test_a_slow_reader_gets_every_reply();
-        test_who_says_nothing_or_calls_nothing_is_closed();
         test_stops_with_calls_under_way();
     }
     check_remove(base);

@@ -166,10 +166,12 @@ def test_a_header_of_a_stranger_is_refused_before_anything_follows(tmp_path, sma
             assert client.ask(send()).code == 0
 
 
-@pytest.mark.parametrize("begin", [b"P", b"\r", b"PROXY TCP4 10.", V2, V1, v2(command=0)])
+@pytest.mark.parametrize(
+    "begin", [b"P", b"\r", b"PROXY TCP4 10.", V2, V1, v2(command=0), b"\x16\x03\x01"]
+)
 def test_a_beginning_that_does_not_go_on_is_closed(tmp_path, small, begin, monkeypatch, warnings):
-    """Of a header, or of what follows it. One that has said nothing is idle, which is another
-    limit."""
+    """Of a header, of TLS, or of what follows a header. One that has said nothing is idle, which
+    is another limit."""
     limits = Limits(opening_s=0.1)
     monkeypatch.setattr("broker.listeners.Limits", lambda **more: limits)
     with started(tmp_path, small) as broker, Client(broker.port) as silent:

@@ -99,46 +99,6 @@ async def test_back_pressure_holds_through_tls():
             assert len((await deaf.answer()).body) == 100_000
 
 
-@pytest.fixture
-def certificates(tmp_path):
-    """Paths of a server's and of a client's certificate and key."""
-    made = {}
-    for name in ("server", "client"):
-        cert, key = self_signed(name)
-        made[name] = tmp_path / f"{name}.pem", tmp_path / f"{name}.key"
-        made[name][0].write_text(cert)
-        made[name][1].write_text(key)
-    return made
-
-
-async def test_certificates_are_verified_on_both_sides(certificates):
-    (server_cert, server_key), (client_cert, client_key) = (
-        map(str, certificates[name]) for name in ("server", "client")
-    )
-    tls = TlsSettings.from_names(
-        {
-            "tls.server.mode": "enforcing",
-            "tls.server.certPath": server_cert,
-            "tls.server.keyPath": server_key,
-            "tls.server.need.client.auth": "require",
-            "tls.server.trustCertPath": client_cert,
-        }
-    )
-    async with serving({1: who}, tls=tls) as server:
-        at = f"127.0.0.1:{server.port}"
-        known = client_context(server_cert, client_cert, client_key)
-        async with RemotingClient(tls=known) as client:
-            assert (await client.request(at, Command(1))).code == 0
-        for bad in (
-            client_context(server_cert),  # shows no certificate
-            client_context(server_cert, server_cert, server_key),  # one that is not trusted
-            client_context(client_cert, client_cert, client_key),  # trusts another server
-        ):
-            async with RemotingClient(tls=bad) as client:
-                with pytest.raises((ConnectionError, TimeoutError)):
-                    await client.request(at, Command(1))
-
-
 def test_settings_of_tls_that_cannot_work_are_refused(tmp_path):
     for given, text in (
         ({"tls.server.mode": "perhaps"}, "tls.server.mode = 'perhaps': it is not one of"),

@@ -23,7 +23,6 @@ from broker.namesrv.server import NameServer
 from broker.remoting import certificates
 from broker.remoting import tls as tls_module
 from broker.remoting.client import RemotingClient
-from broker.remoting.connection import Limits
 from broker.remoting.selfsigned import self_signed
 from broker.remoting.tls import TlsSettings, client_context
 from broker.wire import codec
@@ -108,11 +107,6 @@ class Records:
         return 4 + struct.unpack_from(">i", self._left)[0]
 
 
-async def test_clients_wait_while_a_certificate_of_our_own_is_made(tmp_path, small):
-    async with started(tmp_path, small, TlsSettings()) as broker:
-        await all_are_answered(broker, 5)
-
-
 async def test_without_a_certificate_clients_are_refused(tmp_path, small, warnings):
     tls = TlsSettings(test_mode=False)
     async with (
@@ -158,28 +152,6 @@ async def test_without_openssl_it_is_refused_by_name(tmp_path, small, warnings, 
 def test_what_is_not_done_is_refused_by_name(name, why):
     with pytest.raises(BadArgument, match=f"'{name}' .*{why}"):
         TlsSettings.from_names({name: "x", "listenPort": "1"})
-
-
-async def test_enforcing_it_refuses_plain_text(tmp_path, small, warnings):
-    async with (
-        started(tmp_path, small, tls_of(tmp_path, **{"tls.server.mode": "enforcing"})) as broker,
-        RemotingClient() as plain,
-        RemotingClient(tls=client_context()) as ciphered,
-    ):
-        with pytest.raises(ConnectionError):
-            await plain.request(broker.address, send(1))
-        assert (await ciphered.request(broker.address, send(2))).code == 0
-    assert "plain text refused: tls.server.mode is enforcing" in warnings.text
-
-
-async def test_disabled_it_is_refused(tmp_path, small, warnings):
-    async with (
-        started(tmp_path, small, tls_of(tmp_path, **{"tls.server.mode": "disabled"})) as broker,
-        RemotingClient(tls=client_context()) as client,
-    ):
-        with pytest.raises(ConnectionError):
-            await client.request(broker.address, send())
-    assert "TLS refused: tls.server.mode is disabled" in warnings.text
 
 
 def test_records_may_be_cut_at_every_byte(tmp_path, small):
@@ -251,17 +223,6 @@ def test_a_handshake_that_breaks_off_leaves_nothing(tmp_path, small, said):
         with socket.create_connection(("127.0.0.1", broker.port)) as sock:
             sock.sendall(client.outgoing.read()[:said])
         until(lambda: broker._listeners.main.connection_count == 0)
-
-
-async def test_a_handshake_that_does_not_end_is_ended(tmp_path, small, monkeypatch, warnings):
-    limits = Limits(opening_s=0.1)
-    monkeypatch.setattr("broker.listeners.Limits", lambda **more: limits)
-    async with started(tmp_path, small, tls_of(tmp_path)) as broker:
-        reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
-        writer.write(b"\x16\x03\x01")
-        assert await asyncio.wait_for(reader.read(), BOUND_S) == b""
-        writer.close()
-        await until_async(lambda: "handshake timed out" in warnings.text)
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,10 @@ def test_bytes_of_another_protocol_close_the_connection(broker: Broker, data: by
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"PROXY TCP4 ", b"PROXY UNKNOWN\r\nPR", b"\x16\x03\x01\x01\x00"]
-)
+    "data",
+    [b"", b"PR", b"PRI", PREFACE, b"PROXY TCP4 ", b"PROXY UNKNOWN\r\n", b"PROXY UNKNOWN\r\nPRI",
+     b"PROXY UNKNOWN\r\n" + PREFACE, b"\x16\x03\x01\x01\x00"],
+)  # fmt: skip
 def test_a_connection_that_does_not_begin_is_closed(
     tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,7 +39,6 @@ from broker.wire.http2 import (
     GOAWAY,
     HEADERS,
     PING,
-    PREFACE,
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
@@ -230,20 +229,6 @@ def test_a_connection_without_calls_is_closed(tmp_path: Path) -> None:
     path.write_text('{"grpcClientIdleTimeMills": 200}')
     with serving(tmp_path / "store", proxy_conf=path) as broker, connected(broker) as sock:
         assert any(kind == GOAWAY for kind, *_ in frames(sock))
-
-
-@pytest.mark.parametrize("sent", [b"", PREFACE[:2], PREFACE[:3], PREFACE])
-def test_a_client_that_says_nothing_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
-) -> None:
-    """After a PROXY header, too."""
-    monkeypatch.setattr("broker.grpc.links.OPENING_MS", 50)
-    with serving(tmp_path) as broker:
-        for head in (b"", b"PROXY UNKNOWN\r\n")[: 2 if len(sent) > 2 else 1]:
-            with socket.create_connection(("127.0.0.1", broker.grpc_port), BOUND_S) as sock:
-                sock.sendall(head + sent)
-                assert list(frames(sock)) is not None  # it ends
-        assert fine(broker)
 
 
 def test_a_client_that_reads_no_replies(broker: Broker) -> None:
