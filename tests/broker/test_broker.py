@@ -178,15 +178,6 @@ def test_second_broker_over_one_store_is_refused(tmp_path, small):
             pass
 
 
-def test_taken_port_is_told_and_nothing_stays_open(tmp_path, small):
-    with Broker(tmp_path / "one", listenPort=0, **small) as broker:
-        port = broker.port
-        other = Broker(tmp_path / "two", listenPort=port, **small)
-        with pytest.raises(OSError), other:
-            pass
-        assert not (tmp_path / "two").exists()
-
-
 def test_settings_that_are_none_are_refused(tmp_path):
     with pytest.raises(BadArgument):
         Broker(tmp_path / "store", brokerNam="x")

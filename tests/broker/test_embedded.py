@@ -98,6 +98,7 @@ def test_a_taken_port_is_named(tmp_path, small):
             Broker(tmp_path / "s", listenPort=port, **small),
         ):
             pass
+        assert not (tmp_path / "s").exists()
         with pytest.raises(OSError, match=where), NameServer.in_thread(listenPort=port):
             pass
 
