@@ -31,6 +31,8 @@ _HOURS_SHOWN_MS = 6 * 3_600_000
 _DRAWN: Any = {
     "svg.fonttype": "none", "svg.hashsalt": "pystore", "text.parse_math": False, "font.size": 9,
 }  # fmt: skip
+#: A picture says neither which release of matplotlib drew it, nor when.
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #1d2733; margin: 2rem auto; max-width: 62rem;
@@ -178,7 +180,7 @@ def _svg(block: _Block, plot: Plot) -> str:
         if plot.series is not None and series:
             axes.legend(fontsize=8, frameon=False, ncols=2)
         out = io.StringIO()
-        figure.savefig(out, format="svg", metadata={"Date": None})
+        figure.savefig(out, format="svg", metadata=_NO_METADATA)
     text = out.getvalue()
     return text[text.index("<svg") :]
 
