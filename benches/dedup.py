@@ -26,20 +26,27 @@ CHUNK = 240 << 10
 ROUNDS = 5
 
 
-def frames(count: int) -> list[bytes]:
-    """Sends of different UNIQ_KEYs as a client writes them, in reads of what fits a buffer."""
-    chunks, made = [], bytearray()
+def commands(count: int) -> list[Command]:
+    """Sends of different UNIQ_KEYs, as a client makes them."""
+    made = []
     for i in range(count):
         ext = {"a": "P", "b": "T", "c": "TBW102", "d": "4", "e": str(i % 4), "f": "0"}
         ext |= {"g": "1700000000000", "h": "0", "i": f"UNIQ_KEY\1{i:032X}\2WAIT\1true\2"}
         ext |= {"j": "0", "m": "false"}
-        frame = codec.encode(Command(310, ext, b"x" * BODY, opaque=i))
-        if len(made) + len(frame) > CHUNK:
-            chunks.append(bytes(made))
-            made.clear()
-        made += frame
-    chunks.append(bytes(made))
-    return chunks
+        made.append(Command(310, ext, b"x" * BODY, opaque=i))
+    return made
+
+
+def chunks_of(made: list[Command]) -> list[bytes]:
+    """Their frames, in reads of what fits a buffer."""
+    chunks, chunk = [], bytearray()
+    for command in made:
+        frame = codec.encode(command)
+        if len(chunk) + len(frame) > CHUNK:
+            chunks.append(bytes(chunk))
+            chunk.clear()
+        chunk += frame
+    return [*chunks, bytes(chunk)]
 
 
 class Feed:
@@ -98,7 +105,7 @@ def measure(chunks: list[bytes], count: int, window: int) -> dict[str, float]:
 
 def bench(given: Given) -> list[Row]:
     count = given.count
-    chunks = frames(count)
+    chunks = chunks_of(commands(count))
     names = {0: "off", count // 10: f"window {count // 10:,}", count: f"window {count:,}"}
     what = {
         "send": ("a send in the core", " us"), "cpu": ("its processor time, with dispatch", " us"),

@@ -24,41 +24,22 @@ from typing import Any
 
 from benches import client, harness
 from benches.client import WARM_S
-from benches.dedup import BODY, CHUNK, Feed
+from benches.dedup import BODY, Feed, chunks_of, commands
 from benches.harness import Given, Row, command_of
 from broker import Broker, Credentials
 from broker.client.credentials import SigningHook
 from broker.hot.core import Core
-from broker.wire import codec
 from broker.wire.command import Command
 
 ROUNDS = 7
 WHO = Credentials("orders-team", "orders-secret")
 
 
-def commands(count: int, signed: bool) -> list[Command]:
-    made = []
-    for i in range(count):
-        ext = {"a": "P", "b": "T", "c": "TBW102", "d": "4", "e": str(i % 4), "f": "0"}
-        ext |= {"g": "1700000000000", "h": "0", "i": f"UNIQ_KEY\1{i:032X}\2WAIT\1true\2"}
-        ext |= {"j": "0", "m": "false"}
-        command = Command(310, ext, b"x" * BODY, opaque=i)
-        if signed:
-            SigningHook(WHO).before_request("", command)
-        made.append(command)
-    return made
-
-
-def chunks_of(made: list[Command]) -> list[bytes]:
-    """In reads of what fits a buffer."""
-    chunks, chunk = [], bytearray()
+def signed_commands(count: int) -> list[Command]:
+    made, hook = commands(count), SigningHook(WHO)
     for command in made:
-        frame = codec.encode(command)
-        if len(chunk) + len(frame) > CHUNK:
-            chunks.append(bytes(chunk))
-            chunk.clear()
-        chunk += frame
-    return [*chunks, bytes(chunk)]
+        hook.before_request("", command)
+    return made
 
 
 def a_send(chunks: list[bytes], count: int, guarded: bool) -> float:
@@ -81,7 +62,7 @@ def a_send(chunks: list[bytes], count: int, guarded: bool) -> float:
 
 
 def core_rows(count: int) -> list[Row]:
-    plain_chunks, signed_chunks = (chunks_of(commands(count, signed)) for signed in (False, True))
+    plain_chunks, signed_chunks = chunks_of(commands(count)), chunks_of(signed_commands(count))
     rows = [
         Row("a send in the core", f"{BODY} B", mode, " us", [], smaller=True)
         for mode in ("unsigned", "signed", "what signing adds")
