@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import pystore
-from tests.spark.conftest import put, said
+from tests.spark.conftest import put
 
 pytestmark = pytest.mark.spark
 
@@ -57,45 +57,6 @@ def test_every_message_comes_once_with_all_its_columns(load, store_path, small):
     assert second.commitLogOffset == placed.physical_offset
 
 
-def test_topics_by_list_and_by_pattern(load, make):
-    path = make({"orders": [3, 2], "orders-old": [4], "other": [5]})
-    assert load(path).count() == 14
-    assert load(path, topic="orders").count() == 5
-    assert load(path, subscribe="orders, other").count() == 10
-    assert load(path, subscribePattern="orders.*").count() == 9
-    assert load(path, subscribePattern="order").count() == 0
-    assert bodies(load(path, topic="orders", queues="1")) == expected("orders", 1, 0, 2)
-
-
-def test_offsets_by_json_begin_and_end_a_queue(load, make):
-    path = make({"t": [10, 10]})
-    start = json.dumps({"t": {"broker-a": {"0": 3, "1": -1}}})
-    end = json.dumps({"t": {"0": 8}})
-    frame = load(path, startingOffsets=start, endingOffsets=end)
-    assert bodies(frame) == expected("t", 0, 3, 8)
-    assert load(path, startingOffsets='{"t":{"0":-2,"1":9}}').count() == 11
-
-
-def test_times_begin_and_end_a_queue(load, store_path, small):
-    with pystore.open(store_path, **small) as store:
-        stamps = []
-        for i in range(5):
-            stamps.append(store.put("t", str(i), queue=0).store_timestamp)
-            while store.put("clock", b"").store_timestamp == stamps[-1]:
-                pass
-    read = lambda **o: bodies(load(store_path, topic="t", **o))  # noqa: E731
-    assert read(startingTimestamp=stamps[2]) == ["2", "3", "4"]
-    assert read(endingTimestamp=stamps[2]) == ["0", "1"]
-    assert read(startingTimestamp=stamps[1], endingTimestamp=stamps[4]) == ["1", "2", "3"]
-    assert read(startingOffsetsByTimestamp=json.dumps({"t": {"0": stamps[3]}})) == ["3", "4"]
-    assert read(endingOffsetsByTimestamp=json.dumps({"t": {"0": stamps[3]}})) == ["0", "1", "2"]
-    assert read(minStoreTimestamp=stamps[1], maxStoreTimestamp=stamps[3]) == ["1", "2", "3"]
-    assert read(startingTimestamp=stamps[4] + 1) == []
-    with pytest.raises(Exception, match="was stored at or after") as failure:
-        read(startingTimestamp=stamps[4] + 1, startingOffsetsByTimestampStrategy="error")
-    assert "t/0" in said(failure)
-
-
 def test_tags_are_compared_as_text_not_by_hash_alone(load, store_path, small):
     with pystore.open(store_path, **small) as store:
         for tag in ("AaAa", "BBBB", "AaBB", "other"):  # the first three share a hash
@@ -103,44 +64,6 @@ def test_tags_are_compared_as_text_not_by_hash_alone(load, store_path, small):
     assert bodies(load(store_path, tags="BBBB")) == ["BBBB"]
     assert bodies(load(store_path, tags="BBBB || other")) == ["BBBB", "other"]
     assert bodies(load(store_path, tags="*")) == ["AaAa", "AaBB", "BBBB", "other"]
-
-
-def test_an_sql92_filter_looks_at_properties(load, store_path, small):
-    with pystore.open(store_path, **small) as store:
-        for i in range(20):
-            region = {"region": ("EU", "US")[i % 2]} if i % 3 else {}
-            store.put("t", str(i), tags="tag", queue=0, properties={"n": str(i)} | region)
-    want = [str(i) for i in range(20) if i > 9 and i % 3 and i % 2 == 0]
-    for scan in ("queue", "log"):
-        read = lambda sql: bodies(load(store_path, sql92=sql, scan=scan))  # noqa: B023, E731
-        assert read("n > 9 AND region = 'EU'") == want
-        assert len(read("region IS NULL AND TAGS IN ('tag', 'x')")) == 7
-    assert load(store_path, "queueOffset long", sql92="n BETWEEN 3 AND 5").count() == 3
-    with pytest.raises(Exception, match="option sql92: ") as failure:
-        load(store_path, sql92="n >").collect()
-    assert "BadOption" in said(failure)
-
-
-def test_keys_come_through_the_index(load, store_path, small):
-    with pystore.open(store_path, **small) as store:
-        for i in range(200):
-            store.put("t", str(i), keys=[f"k{i}", f"decade{i // 10}"], queue=i % 3)
-        store.put("u", "u", keys="k7")
-    assert bodies(load(store_path, keys="k7")) == ["7", "u"]
-    assert bodies(load(store_path, keys="k7,k8", topic="t")) == ["7", "8"]
-    assert bodies(load(store_path, keys="decade3")) == [str(i) for i in range(30, 40)]
-    assert load(store_path, keys="none").count() == 0
-
-
-def test_transactions_are_left_out_unless_asked_for(load, store_path, small):
-    with pystore.open(store_path, **small) as store:
-        store.put("t", "committed", queue=0)
-        store.put("RMQ_SYS_TRANS_HALF_TOPIC", "half", queue=0)
-        store.put("RMQ_SYS_TRANS_OP_HALF_TOPIC", "0,", queue=0)
-    for scan in ("queue", "log"):
-        assert bodies(load(store_path, scan=scan)) == ["committed"]
-        assert load(store_path, scan=scan, includeTransactions="all").count() == 3
-    assert bodies(load(store_path, topic="RMQ_SYS_TRANS_HALF_TOPIC")) == ["half"]
 
 
 def test_several_stores_in_one_read(load, make, tmp_path):
@@ -159,29 +82,6 @@ def test_properties_as_map_json_or_not_at_all(load, store_path, small):
     assert json.loads(load(store_path).first().properties) == {"é": '"'}
     assert load(store_path, includeProperties="map").first().properties == {"é": '"'}
     assert "properties" not in load(store_path, includeProperties="none").columns
-
-
-def test_a_log_scan_gives_the_same_rows(load, make):
-    path = make({"t": [3000, 10], "u": [5000]}, mappedFileSizeCommitLog=1 << 20)
-    row = ("topic", "queueId", "queueOffset", "body", "commitLogOffset")
-    schema = "topic string, queueId int, queueOffset long, body binary, commitLogOffset long"
-    want = sorted(load(path, schema, topic="t", scan="queue").select(*row).collect())
-    log = load(path, schema, topic="t", scan="log", maxBytesPerPartition="100k")
-    assert log.rdd.getNumPartitions() > 3
-    assert sorted(log.select(*row).collect()) == want
-
-
-def test_a_log_scan_may_read_a_part_of_the_log(load, make):
-    path = make({"t": [3000], "u": [50]}, mappedFileSizeCommitLog=1 << 20)
-    with pystore.Reader(path) as reader:
-        low, high = (reader.read("t", 0, at)[0].physical_offset for at in (1000, 2500))
-        end = reader.info().log_max
-    read = lambda **o: load(path, "queueOffset long", scan="log", topic="t", **o)  # noqa: E731
-    ends = {"startingLogOffset": low, "endingLogOffset": high}
-    found = sorted(r.queueOffset for r in read(maxBytesPerPartition="20k", **ends).collect())
-    assert found == list(range(1000, 2500))
-    with pytest.raises(Exception, match=f"does not hold bytes 0 to {end + 1}"):
-        read(endingLogOffset=end + 1).collect()
 
 
 def test_envelope_and_body_make_the_whole_record(load, golden):
@@ -235,16 +135,6 @@ def test_a_temporary_view_keeps_its_options(spark, make):
     assert spark.sql("SELECT count(*) AS n FROM v WHERE queueOffset > 0").first().n == 3
 
 
-def test_partitions_are_cut_by_bytes_records_and_number(load, make):
-    path = make({"t": [4000]}, mappedFileSizeCommitLog=4 << 20)
-    size = load(path).rdd.getNumPartitions
-    assert size() == 1
-    assert load(path, maxRecordsPerPartition=1000).rdd.getNumPartitions() == 4
-    assert load(path, minPartitions=7).rdd.getNumPartitions() >= 7
-    assert load(path, maxBytesPerPartition="50k").rdd.getNumPartitions() > 5
-    assert load(path, minPartitions=7).count() == 4000
-
-
 def test_a_plan_is_a_snapshot(load, store_path, small):
     with pystore.open(store_path, **small) as store:
         put(store, "t", 0, 5)
@@ -255,14 +145,6 @@ def test_a_plan_is_a_snapshot(load, store_path, small):
         store.flush()
         assert frame.count() == 5
         assert load(store_path).count() == 10
-
-
-def test_compressed_bodies_are_inflated_unless_told_not_to(load, store_path, small):
-    packed = zlib.compress(b"long " * 100)
-    with pystore.open(store_path, **small) as store:
-        store.put("t", packed, queue=0, sys_flag=1)
-    assert bytes(load(store_path).first().body) == b"long " * 100
-    assert bytes(load(store_path, decompress="false").first().body) == packed
 
 
 def test_many_short_queues_are_few_partitions_and_batches(make):

@@ -72,31 +72,6 @@ def test_offsets_beyond_the_end_and_queues_that_are_not_read(load, make):
         load(path, startingOffsets='{"t":{"b":{"0":0}}}').collect()
 
 
-def test_a_damaged_record_is_named_and_skipped_only_when_asked(load, store_path, small, tmp_path):
-    with pystore.open(store_path, **small) as store:
-        put(store, "t", 0, 10)
-        at = store.read("t", 0, 4)[0].physical_offset
-    damage(store_path, at)
-    with pytest.raises(Exception, match=f"physical offset {at} cannot be read") as failure:
-        load(store_path).collect()
-    assert "t/0, offset 4" in said(failure)
-    report = tmp_path / "report"
-    frame = load(store_path, failOnDataLoss="false", damageReport=report)
-    assert sorted(r.queueOffset for r in frame.collect()) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
-    (told,) = [json.loads(p.read_text()) for p in report.iterdir()]
-    assert (told["skipped"], told["firstSkipped"], told["store"]) == (1, at, str(store_path))
-
-
-def test_a_wrong_body_is_found_when_sums_are_checked(load, store_path, small):
-    with pystore.open(store_path, **small) as store:
-        m = [store.put("t", b"a" * 50, queue=0).physical_offset for _ in range(3)][1]
-    damage(store_path, m + 84 + 10, b"b")
-    assert load(store_path).count() == 3
-    with pytest.raises(Exception, match=f"physical offset {m} cannot be read"):
-        load(store_path, checkCrc="true").collect()
-    assert load(store_path, checkCrc="true", failOnDataLoss="false").count() == 2
-
-
 def test_a_flipped_property_is_found_when_the_record_has_a_sum_of_all(store_path, small):
     with pystore.open(store_path, **small, enabledAppendPropCRC=True) as store:
         m = [store.put("t", b"a", queue=0, tags="red").physical_offset for _ in range(3)][1]

@@ -51,16 +51,6 @@ def bodies(frame: Any) -> list[str]:
     return sorted(bytes(row.body).decode() for row in frame.select("body").collect())
 
 
-def test_an_option_reads_the_light_queue_alone(path, load):
-    frame = load(path, topic="chats", liteTopics="s7,s12", columns="body,liteTopic")
-    rows = frame.collect()
-    assert {row.liteTopic for row in rows} == {"s7", "s12"}
-    wanted = [n for n in range(COUNT) if n % NAMES in (7, 12)]
-    assert sorted(int(bytes(row.body)) for row in rows) == wanted
-    assert offsets(plan(asked(path, liteTopics="s7,s12"))) == 20
-    assert plan(asked(path, liteTopics="none")) == []
-
-
 def test_the_column_is_null_where_there_is_no_lite_topic(path, load):
     frame = load(path, topic="chats", columns="liteTopic")
     assert frame.filter("liteTopic IS NULL").count() == COUNT

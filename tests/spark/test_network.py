@@ -13,8 +13,6 @@ from waiting import BOUND_S, until
 
 import pystore
 from broker import Broker, Message
-from broker.remoting.selfsigned import self_signed
-from broker.remoting.tls import TlsSettings
 from broker.testing import SETTINGS
 from pystore.format.names import TIMER_TOPIC
 
@@ -248,16 +246,6 @@ def sent_by(broker: Broker, pair: dict[str, str]) -> int:
     return send([pa.record_batch({"body": ["x"]})], given, "job", 0).rows
 
 
-def test_the_right_pair_writes_and_reads(guarded, tmp_path):
-    assert sent_by(guarded, PAIR) == 1
-    guarded.store.flush()
-    files, pulled = both_ways(
-        guarded.store.path, guarded.namesrv_address, tmp_path / "elsewhere", topic="t", **PAIR
-    )
-    assert pulled.equals(files)
-    assert pulled.num_rows == 1
-
-
 @pytest.mark.parametrize("what", REFUSED)
 def test_another_pair_or_none_is_refused_in_one_sentence(guarded, what, tmp_path):
     """Of a write and of a read; neither says a secret."""
@@ -308,27 +296,6 @@ def test_a_frame_is_written_with_credentials_of_its_options(spark, guarded, stor
 
 
 # ---- TLS ----
-
-
-def test_tls_with_and_without_a_trusted_certificate(store_path, tmp_path):
-    cert, key = self_signed("localhost")
-    other, _ = self_signed("other")
-    for file, text in (("cert", cert), ("key", key), ("other", other)):
-        (tmp_path / file).write_text(text)
-    tls = TlsSettings(
-        mode="enforcing", cert_path=str(tmp_path / "cert"), key_path=str(tmp_path / "key")
-    )
-    rows = [pa.record_batch({"body": ["x"]})]
-    with running(store_path, tls=tls) as broker:
-        given = {"nameServer": broker.namesrv_address, "topic": "t"}
-        for good in ({"tls": "true"}, {"tlsCaFile": str(tmp_path / "cert")}):
-            assert send(rows, parse_write(given | good), "job", 0).rows == 1
-        for bad in ({}, {"tlsCaFile": str(tmp_path / "other")}):
-            with pytest.raises(SinkError):
-                send(rows, parse_write(given | bad), "job", 0)
-        with pytest.raises(BadOption, match="option tlsCaFile: "):
-            send(rows, parse_write(given | {"tlsCaFile": str(tmp_path / "none")}), "job", 0)
-    assert len(stored(store_path, "t")) == 2
 
 
 def test_a_task_that_is_repeated_sends_the_same_stamps_again(broker, store_path):

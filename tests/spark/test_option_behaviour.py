@@ -28,6 +28,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 import pyarrow as pa
+from pyspark.sql.streaming.datasource import ReadMinRows
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from pystore.cold.push import push
@@ -114,7 +115,12 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
     with pystore.open(path, **SMALL, maxHashSlotNum=512, maxIndexNum=1024) as store:
         for i in range(COUNT):
             put = store.put(
-                "t", b"x" * 100, queue=0, tags="ab"[i % 2], keys=f"k{i}", properties={"n": str(i)}
+                "t",
+                b"x" * 100,
+                queue=0,
+                tags="ab"[i % 2],
+                keys=[f"k{i}", f"p{i % 2}"],
+                properties={"n": str(i)},
             )
             stamps.append(put.store_timestamp)
             while store.put("clock", b"").store_timestamp == stamps[-1]:
@@ -176,12 +182,14 @@ def _(here: Here) -> None:
     assert here.offsets(endingOffsets=at(2)) == [0, 1]
     assert here.offsets(startingOffsets=at(-1)) == here.offsets(endingOffsets=at(-2)) == []
     assert here.offsets(startingOffsets="earliest", endingOffsets="latest") == [*range(COUNT)]
+    assert here.offsets(startingOffsets=at(3), endingOffsets='{"t": {"0": 5}}') == [3, 4]
 
 
 @of("read", "startingTimestamp", "endingTimestamp")
 def _(here: Here) -> None:
     assert here.offsets(startingTimestamp=here.stamps[9]) == [9, 10, 11]
     assert here.offsets(endingTimestamp=here.stamps[2]) == [0, 1]
+    assert here.offsets(startingTimestamp=here.stamps[-1] + 1) == []
 
 
 @of("read", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp")
@@ -195,7 +203,7 @@ def _(here: Here) -> None:
 def _(here: Here) -> None:
     late = {"startingTimestamp": here.stamps[-1] + 1}
     assert here.offsets(**late, startingOffsetsByTimestampStrategy="latest") == []
-    with pytest.raises(SourceError, match="t/0"):
+    with pytest.raises(SourceError, match="t/0 was stored at or after"):
         here.offsets(**late, startingOffsetsByTimestampStrategy="error")
 
 
@@ -217,10 +225,14 @@ def _(here: Here) -> None:
     named = {"INNER_MULTI_DISPATCH": "%LMQ%$chats$s", "__LITE_TOPIC": "s"}
     with pystore.open(here.tmp / "lite", **SMALL) as store:
         store.lights.begin()
-        for at in range(4):
-            store.put("chats", b"", queue=0, properties=named if at % 2 else {})
-    rows = here.rows(here.tmp / "lite", topic="chats", liteTopics="s")
-    assert rows == [("chats", 0, 1), ("chats", 0, 3)]
+        other = {"INNER_MULTI_DISPATCH": "%LMQ%$chats$u", "__LITE_TOPIC": "u"}
+        for at in range(6):
+            store.put("chats", b"", queue=0, properties=({}, named, other)[at % 3])
+    given = {"path": here.tmp / "lite", "topic": "chats"}
+    assert here.rows(**given, liteTopics="s") == [("chats", 0, 1), ("chats", 0, 4)]
+    assert [at for _, _, at in here.rows(**given, liteTopics="s,u")] == [1, 2, 4, 5]
+    read = here.parts(**given, liteTopics="s,u")
+    assert sum(end - start for part in read for _, _, start, end in part.ranges) == 4
 
 
 @of("read", "tags")
@@ -231,12 +243,18 @@ def _(here: Here) -> None:
 
 @of("read", "sql92")
 def _(here: Here) -> None:
-    assert here.offsets(sql92="n > 8 AND TAGS = 'b'") == [9, 11]
+    for scan in ("queue", "log"):
+        assert [at for _, _, at in here.rows(sql92="n > 8 AND TAGS = 'b'", scan=scan)] == [9, 11]
+        assert ("t", 1, 0) in here.rows(sql92="n IS NULL", scan=scan)
+    with pytest.raises(BadOption, match="option sql92: "):
+        here.rows(sql92="n >")
 
 
 @of("read", "keys")
 def _(here: Here) -> None:
     assert here.offsets(keys="k3, k5") == [3, 5]
+    assert here.offsets(keys="p1") == [*range(1, COUNT, 2)]
+    assert here.offsets(keys="none") == []
 
 
 @of("read", "minStoreTimestamp", "maxStoreTimestamp")
@@ -247,7 +265,10 @@ def _(here: Here) -> None:
 
 @of("read", "includeTransactions")
 def _(here: Here) -> None:
-    assert {*here.rows(includeTransactions="all")} - {*here.rows()} == {(HALF_TOPIC, 0, 0)}
+    half = (HALF_TOPIC, 0, 0)
+    for scan in ("queue", "log"):
+        assert {*here.rows(scan=scan, includeTransactions="all")} - {*here.rows()} == {half}
+    assert here.rows(topic=HALF_TOPIC) == [half]
 
 
 @of("read", "timers")
@@ -270,17 +291,20 @@ def _(here: Here) -> None:
     assert all(part.log is None and part.ranges for part in by("queue"))
     assert all(part.log is not None and not part.ranges for part in by("log"))
     assert [part.ranges for part in by("auto")] == [part.ranges for part in by("queue")]
-    assert here.rows(scan="queue") == here.rows(scan="log")
+    assert here.rows(scan="queue") == here.rows(scan="log", maxBytesPerPartition="600")
+    assert len(here.parts(scan="log", maxBytesPerPartition="600")) > 3
 
 
 @of("read", "startingLogOffset", "endingLogOffset")
 def _(here: Here) -> None:
     with pystore.Reader(here.path) as reader:
-        at = reader.read("t", 0, 6)[0].physical_offset
+        at, end = reader.read("t", 0, 6)[0].physical_offset, reader.info().log_max
     log = {"topic": "t", "scan": "log"}
     after, before = here.rows(**log, startingLogOffset=at), here.rows(**log, endingLogOffset=at)
     assert after == [*(("t", 0, i) for i in range(6, COUNT)), ("t", 1, 0)]
     assert before == [("t", 0, i) for i in range(6)]
+    with pytest.raises(SourceError, match=f"does not hold bytes 0 to {end + 1}"):
+        here.rows(**log, endingLogOffset=end + 1)
 
 
 # ---- a read: how it comes ----
@@ -324,7 +348,7 @@ def _damaged(here: Here) -> tuple[Path, int]:
 @of("read", "failOnDataLoss")
 def _(here: Here) -> None:
     path, at = _damaged(here)
-    with pytest.raises(DataLoss, match=str(at)):
+    with pytest.raises(DataLoss, match=f"t/0, offset 6.* physical offset {at} cannot be read"):
         here.offsets(path)
     assert here.offsets(path, failOnDataLoss="false") == [*range(6), *range(7, COUNT)]
 
@@ -334,7 +358,7 @@ def _(here: Here) -> None:
     path, at = _damaged(here)
     here.offsets(path, failOnDataLoss="false", damageReport=here.tmp / "notes")
     (note,) = [json.loads(p.read_text()) for p in (here.tmp / "notes").iterdir()]
-    assert (note["skipped"], note["firstSkipped"]) == (1, at)
+    assert (note["skipped"], note["firstSkipped"], note["store"]) == (1, at, str(path))
 
 
 @of("read", "checkCrc")
@@ -346,6 +370,8 @@ def _(here: Here) -> None:
     assert here.offsets(path, checkCrc="false") == [*range(COUNT)]
     with pytest.raises(DataLoss, match=str(at)):
         here.offsets(path, checkCrc="true")
+    left = here.offsets(path, checkCrc="true", failOnDataLoss="false")
+    assert left == [*range(6), *range(7, COUNT)]
 
 
 @of("read", "decompress")
@@ -492,8 +518,13 @@ def _(here: Here) -> None:
 def _(here: Here) -> None:
     with enforcing(here.tmp) as (broker, cert):
         assert sent(broker, tls="true") == sent(broker, tlsCaFile=cert) == 1
-        with pytest.raises(SinkError):
-            sent(broker)
+        other = here.tmp / "other"
+        other.write_text(self_signed("other")[0])
+        for wrong in ({}, {"tlsCaFile": other}):
+            with pytest.raises(SinkError):
+                sent(broker, **wrong)
+        with pytest.raises(BadOption, match="option tlsCaFile: "):
+            sent(broker, tlsCaFile=here.tmp / "none")
 
 
 @of("send", "nameServer", "topic", "jobId")
@@ -551,6 +582,7 @@ def _(here: Here) -> None:
     given = {"topic": "t", "queues": 0, "startingOffsets": "earliest", "minOffsetsPerTrigger": 5}
     reader = reader_of(path, **given, maxTriggerDelay="1h")
     limit = reader.getDefaultReadLimit()
+    assert limit == ReadMinRows(5)
     at = reader.latestOffset(reader.initialOffset(), limit)
     with pystore.open(path, **SMALL) as store:
         store.put_many("t", [b"x"] * 3, queue=0)
@@ -566,6 +598,8 @@ def _(here: Here) -> None:
     path, state = here.fresh(), here.tmp / "state" / "file"
     given = {"topic": "t", "queues": 0, "startingOffsets": "latest"}
     first = reader_of(path, **given, stateFile=state).initialOffset()
+    kept = json.loads(state.read_text())
+    assert (kept["v"], kept["o"]) == (1, {"t": {"broker-a": {"0": COUNT}}})
     with pystore.open(path, **SMALL) as store:
         store.put_many("t", [b"x"] * 3, queue=0)
     assert reader_of(path, **given, stateFile=state).initialOffset() == first

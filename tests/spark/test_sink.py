@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import BOUND_S, until
+from waiting import BOUND_S
 
 import pystore
-from tests.spark.conftest import alive, said
+
+pytest.importorskip("pyspark")
+pa = pytest.importorskip("pyarrow")
+
+from spark_ext import sink, tasks  # noqa: E402
+from spark_ext.errors import SinkError, SourceError  # noqa: E402
+from spark_ext.options import WriteOptions, parse_write  # noqa: E402
+from spark_ext.source import RocketmqSource  # noqa: E402
+from tests.spark.conftest import said  # noqa: E402
 
 pytestmark = pytest.mark.spark
 
@@ -39,6 +46,12 @@ def messages(path: Path) -> list[pystore.Message]:
 
 def bodies(path: Path) -> list[str]:
     return sorted(bytes(m.body).decode() for m in messages(path))
+
+
+def into(path: Path, **more: str) -> WriteOptions:
+    """Options of a write into a store."""
+    given = {"path": str(path), "topic": "t", "storeConf": json.dumps(SMALL)}
+    return parse_write(given | more)
 
 
 def leftovers(path: Path) -> list[Path]:
@@ -96,8 +109,6 @@ def test_an_insert_into_a_view_that_reads_a_store_is_refused(spark, make):
 def test_sharding_keys_choose_the_queue_as_javas_client_does(spark, save, store_path):
     from pystore.format.javahash import java_hash
 
-    assert java_hash("hello") == 99162322
-    assert java_hash("polygenelubricants") == -(1 << 31)
     save(
         spark.sql("SELECT 'x' AS body, concat('k', id % 5) AS shardingKey FROM range(50)"),
         topic="t",
@@ -139,16 +150,6 @@ def test_a_failed_job_leaves_nothing(spark, save, store_path):
     assert not leftovers(store_path)
 
 
-def test_a_store_that_is_open_elsewhere_is_named(spark, save, store_path):
-    with (
-        pystore.open(store_path, **SMALL),
-        pytest.raises(Exception, match="no broker or other program may have it open"),
-    ):
-        save(spark.sql("SELECT 'x' AS body"), topic="t", lockTimeout="200ms")
-    assert bodies(store_path) == []
-    assert not leftovers(store_path)
-
-
 @pytest.mark.parametrize(
     ("select", "why"),
     [
@@ -181,23 +182,12 @@ def test_only_append(spark, store_path):
         ).save(str(store_path))
 
 
-@pytest.mark.long
-def test_a_named_job_is_put_once(spark, save, store_path):
-    for _ in range(2):
-        save(spark.range(10).selectExpr("cast(id AS string) AS body"), topic="t", jobId="load-1")
-    assert len(bodies(store_path)) == 10
-
-
 # ---- a commit that dies ----
 
 
 def test_a_commit_that_cannot_put_anything_leaves_nothing(spark, save, store_path, monkeypatch):
     """As with a package that cannot be imported when the messages are put."""
-    from spark_ext import sink
-    from spark_ext.options import parse_write
-
-    given = {"path": str(store_path), "topic": "t", "storeConf": json.dumps(SMALL), "jobId": "job"}
-    options = parse_write(given)
+    options = into(store_path, jobId="job")
 
     def unable(*arguments: Any) -> int:
         raise ImportError("No module named 'numpy'")
@@ -215,20 +205,13 @@ def test_a_commit_that_cannot_put_anything_leaves_nothing(spark, save, store_pat
 
 
 def test_a_missing_package_is_named_before_anything_is_planned(monkeypatch):
-    from spark_ext import tasks
-    from spark_ext.errors import SourceError
-    from spark_ext.source import RocketmqSource
-
     monkeypatch.setattr(tasks.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SourceError, match=r"pyarrow and numpy: .* 'rocketmq-pystore\[spark\]'"):
         RocketmqSource({})
 
 
 def test_a_commit_cut_off_is_finished_once(spark, save, store_path, monkeypatch):
-    from spark_ext import sink
-    from spark_ext.options import parse_write
-
-    options = parse_write({"path": str(store_path), "topic": "t", "storeConf": json.dumps(SMALL)})
+    options = into(store_path)
     spools = [spooled(options, "job", p, [f"{p}-{i}" for i in range(500)]) for p in range(3)]
     real, calls = sink._put_batch, iter(range(100))
 
@@ -254,11 +237,7 @@ def test_a_commit_cut_off_is_finished_once(spark, save, store_path, monkeypatch)
 
 def test_rows_without_a_queue_go_on_in_turn_over_batches(store_path):
     """One row a batch, as of a slow stream; delayed ones have their turn, too."""
-    from spark_ext import sink
-    from spark_ext.options import parse_write
-
-    given = {"path": str(store_path), "topic": "t", "storeConf": json.dumps(SMALL)}
-    options = parse_write(given)
+    options = into(store_path)
     for batch in range(8):
         delayed = {"delayLevel": [3]} if batch == 2 else {}
         sink._commit(options, "job", batch, [spooled(options, "job", 0, [str(batch)], **delayed)])
@@ -270,11 +249,7 @@ def test_rows_without_a_queue_go_on_in_turn_over_batches(store_path):
 
 
 def test_rows_of_one_key_stay_in_their_order_whatever_their_flags(store_path):
-    from spark_ext import sink
-    from spark_ext.options import parse_write
-
-    given = {"path": str(store_path), "topic": "t", "storeConf": json.dumps(SMALL)}
-    options = parse_write(given)
+    options = into(store_path)
     bodies = [f"{i:02}" for i in range(12)]
     flags, levels = [i % 3 for i in range(12)], [99 if i < 4 or i % 2 else 18 for i in range(12)]
     more = {"flag": flags, "shardingKey": ["k"] * 12}
@@ -290,24 +265,15 @@ def test_rows_of_one_key_stay_in_their_order_whatever_their_flags(store_path):
 
 
 def test_a_spool_that_cannot_be_written_is_named(store_path, tmp_path):
-    import pyarrow as pa
-
-    from spark_ext import sink
-    from spark_ext.errors import SinkError
-    from spark_ext.options import parse_write
-
     (tmp_path / "file").touch()
-    given = {"path": str(store_path), "topic": "t", "spool": str(tmp_path / "file")}
+    options = into(store_path, spool=str(tmp_path / "file"))
     with pytest.raises(SinkError, match=r"cannot write the spool .*/file/job/0/"):
-        sink._spool(iter([pa.record_batch({"body": ["a"]})]), parse_write(given), "job", 0)
+        sink._spool(iter([pa.record_batch({"body": ["a"]})]), options, "job", 0)
 
 
 def test_an_attempt_of_a_task_that_was_killed_is_never_put(store_path):
     """Spark tries the task again, and commits the spool that it was told of."""
-    from spark_ext import sink
-    from spark_ext.options import parse_write
-
-    options = parse_write({"path": str(store_path), "topic": "t", "storeConf": json.dumps(SMALL)})
+    options = into(store_path)
     dead = Path(spooled(options, "job", 0, [str(i) for i in range(50)]).path)
     dead.write_bytes(dead.read_bytes()[:-100])
     again = spooled(options, "job", 0, [str(i) for i in range(100)])
@@ -318,11 +284,7 @@ def test_an_attempt_of_a_task_that_was_killed_is_never_put(store_path):
 
 
 def test_a_commit_that_stopped_inside_a_batch_is_finished_by_hand(store_path, monkeypatch):
-    from spark_ext import sink
-    from spark_ext.errors import SinkError
-    from spark_ext.options import parse_write
-
-    options = parse_write({"path": str(store_path), "topic": "t", "storeConf": json.dumps(SMALL)})
+    options = into(store_path)
     spool = spooled(options, "job", 0, [str(i) for i in range(100)])
     real = pystore.Store.put_many
 
@@ -342,10 +304,6 @@ def test_a_commit_that_stopped_inside_a_batch_is_finished_by_hand(store_path, mo
 
 def spooled(options: Any, job: str, partition: int, texts: list[str], **more: list[Any]) -> Any:
     """A task's spool, without Spark."""
-    import pyarrow as pa
-
-    from spark_ext import sink
-
     batch = pa.record_batch({"body": texts, **more})
     made = sink._spool(iter([batch]), options, job, 0)
     path = Path(made.path)
@@ -402,28 +360,3 @@ def test_a_stream_writes_each_batch_once(stream, make, tmp_path, store_path):
     assert bodies(store_path) == bodies(source)
     batches = {m.properties["SPARK_BATCH"] for m in messages(store_path)}
     assert batches == {"0", "1", "2"}
-
-
-@pytest.mark.long
-def test_source_and_sink_together_while_messages_come(spark, make, small, tmp_path, store_path):
-    source = make({"t": [5]}, tmp_path / "source")
-    query = (
-        spark.readStream.format("rocketmq")
-        .option("startingOffsets", "earliest")
-        .load(str(source))
-        .selectExpr("upper(cast(body AS string)) AS body", "'out' AS topic")
-        .writeStream.format("rocketmq")
-        .option("storeConf", json.dumps(SMALL))
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .start(str(store_path))
-    )
-    try:
-        with pystore.open(source, **small) as store:
-            time.sleep(0.5)
-            store.put("t", "late", queue=0)
-            store.flush()
-            log = store_path / "commitlog"
-            until(lambda: alive(query) and log.exists() and "LATE" in bodies(store_path))
-    finally:
-        query.stop()
-    assert len(bodies(store_path)) == 6

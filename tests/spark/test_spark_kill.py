@@ -10,20 +10,18 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import BOUND_S, until
+from waiting import until
 
 import pystore
 from pystore.cli._session import holder_of
 from spark_ext import sink
-from tests.spark.conftest import LOG4J, TooLate
+from tests.spark.conftest import TooLate
 from tests.spark.test_sink import SMALL, bodies, leftovers
 
 pytestmark = pytest.mark.spark
@@ -149,31 +147,6 @@ def _end(path: Path) -> int:
         return int(reader.info().log_max)
 
 
-@pytest.mark.long
-def test_the_commit_of_a_streams_batch_is_killed(spark, tmp_path, store_path):
-    source = tmp_path / "source"
-    with pystore.open(source) as store:
-        store.put_many("s", [f"{i:08d}".encode() for i in range(ROWS)], queue=0)
-
-    def stream() -> None:
-        frame = spark.readStream.format("rocketmq").option("startingOffsets", "earliest")
-        frame = frame.option("maxOffsetsPerTrigger", ROWS // 2).load(str(source))
-        query = (
-            frame.selectExpr("body", "'t' AS topic")
-            .writeStream.format("rocketmq")
-            .option("storeConf", json.dumps(SMALL))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start(str(store_path))
-        )
-        query.awaitTermination(BOUND_S)
-
-    killed(stream, lambda: committing(store_path))
-    some(store_path)
-    stream()
-    each_once(store_path)
-
-
 def test_a_worker_in_mid_task_is_killed(spark, store_path):
     # local[2] tries a task once.
     killed(lambda: save(numbers(spark, slow=True), store_path, "load"), lambda: writing(store_path))
@@ -181,65 +154,3 @@ def test_a_worker_in_mid_task_is_killed(spark, store_path):
     assert sink.pending(store_path) == []
     save(numbers(spark), store_path, "load")
     each_once(store_path)
-
-
-# ---- a driver of its own, which is killed with all that belongs to it ----
-
-DRIVER = """
-import sys
-from pathlib import Path
-from pyspark.sql import SparkSession
-from tests.spark.test_spark_kill import numbers, save
-spark = (
-    SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
-    .config("spark.log.level", "OFF").config("spark.driver.memory", "1g")
-    .config("spark.local.dir", sys.argv[1]).getOrCreate()
-)
-for name in ("first", "second"):
-    save(numbers(spark, slow=name == "first"), Path(sys.argv[1]) / name, "load")
-    print("saved", name, flush=True)
-"""
-
-
-@pytest.fixture
-def driver(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A Spark that tries a task four times and writes into the stores first and second."""
-    (tmp_path / "conf").mkdir()
-    (tmp_path / "conf" / "log4j2.properties").write_text(LOG4J)
-    root = str(Path(__file__).resolve().parents[2])
-    environment = os.environ | {
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), root]),
-        "SPARK_CONF_DIR": str(tmp_path / "conf"),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    errors = (tmp_path / "errors").open("w")
-    process = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(tmp_path)],
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        text=True,
-        start_new_session=True,
-    )
-    errors.close()
-    with process:
-        yield process
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-@pytest.mark.long
-def test_a_task_tried_again_and_a_driver_killed(spark, driver, tmp_path):
-    first, second = tmp_path / "first", tmp_path / "second"
-    os.kill(until(lambda: writing(first)), signal.SIGKILL)
-    assert driver.stdout.readline() == "saved first\n", (tmp_path / "errors").read_text()
-    each_once(first)  # the attempt that died left a spool, which is gone and was never put
-    if until(lambda: committing(second) or driver.poll() is not None) is True:
-        raise TooLate("the driver ended before it could be killed")
-    os.killpg(driver.pid, signal.SIGKILL)  # driver, virtual machine, daemons, workers
-    driver.wait()
-    some(second)
-    save(numbers(spark), second, "load")
-    each_once(second)

@@ -45,15 +45,6 @@ def conf(path: Path, **settings: object) -> Path:
     return path
 
 
-def test_a_log_on_other_disks_by_the_name_of_the_setting(load, spread, disks):
-    frame = load(spread, storePathCommitLog=disks, maxRecordsPerPartition=1000)
-    assert sorted(r.queueOffset for r in frame.collect()) == list(range(COUNT))
-    assert load(spread, STOREPATHCOMMITLOG=disks, scan="log").count() == COUNT
-    with pytest.raises(Exception, match="set option storePathCommitLog") as failure:
-        load(spread).count()
-    assert str(spread / "commitlog") in said(failure)
-
-
 def test_a_broker_conf_tells_where_the_store_lies(spark, load, spread, disks, tmp_path):
     file = conf(
         tmp_path / "broker.conf",

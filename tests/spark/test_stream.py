@@ -107,19 +107,6 @@ def test_batch_0_is_replayed_with_its_offsets(run, spark, tmp_path, make, small)
     assert counts == [10, 5]
 
 
-@pytest.mark.long
-def test_latest_is_remembered_in_the_state_file(run, written, tmp_path, make, small, spark):
-    path = make({"t": [10]})
-    state = tmp_path / "state.json"
-    assert run(path, startingOffsets="latest", stateFile=state) == []
-    kept = json.loads(state.read_text())
-    assert (kept["v"], kept["o"]) == (1, {"t": {"broker-a": {"0": 10}}})
-    with pystore.open(path, **small) as store:
-        put(store, "t", 0, 5, first=10)
-    # A new checkpoint is what a query has that died before its first batch was written down.
-    assert run(path, out="out2", startingOffsets="latest", stateFile=state) == [5]
-
-
 def test_a_live_query_sees_messages_as_they_are_put(spark, store_path, small, tmp_path):
     with pystore.open(store_path, **small) as store:
         put(store, "t", 0, 3)
@@ -456,25 +443,6 @@ def test_a_budget_is_split_by_lag_and_never_exceeded():
     assert sum(given.values()) == 110
     assert given[key(2)] == 1 and given[key(0)] > 5 * given[key(1)]
     assert shares(lags, 2) == {key(0): 1, key(1): 1}
-
-
-def test_a_batch_waits_for_enough_messages_or_long_enough(make, small):
-    from pyspark.sql.streaming.datasource import ReadMinRows
-
-    path = make({"t": [10]})
-    reader = reader_of(
-        path, startingOffsets="earliest", minOffsetsPerTrigger=5, maxTriggerDelay="1h"
-    )
-    limit = reader.getDefaultReadLimit()
-    assert limit == ReadMinRows(5)
-    at = reader.latestOffset(reader.initialOffset(), limit)
-    with pystore.open(path, **small) as store:
-        put(store, "t", 0, 3)
-    reader._look_again = 0
-    assert reader.latestOffset(at, limit) == at
-    reader._triggered -= 3601
-    reader._look_again = 0
-    assert reader.latestOffset(at, limit)["o"]["t"]["broker-a"]["0"] == 13
 
 
 def test_what_waits_is_told_in_rows_bytes_and_time(make, monkeypatch):
