@@ -339,6 +339,7 @@ static void list_poll(ps_core *core, lite_poll *w) {
     c->lc_poll_count++;
     c->lc_group->lg_polls++;
     core->co_lite->rg_sums.polls++;
+    if (ps_lights_wait(core->co_store, 1)) ps_eventfd_tell(core->co_event_fd);
     ps_lite_list_idle(c);
     /* One that came before this waited has woken nobody; one whose queue has more after damaged
      * messages is looked at again, after others had their turn. */
@@ -488,6 +489,7 @@ int ps_core_lite_pop(ps_conn *n, const ps_command *command, bool checked, ps_err
                 .invisible_ms = r.invisible_ms,
                 .left = (int32_t)r.most,
                 .e = e != NULL ? e : &mine};
+    if (ps_lights_untaken(core->co_store)) ps_lite_look(core);
     int code = take_events(&t);
     if (code < 0) return checked ? code : 0;
     int64_t left = time_left(&r, now_ms);

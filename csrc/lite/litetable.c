@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "store/lights.h"
+
 #define NUMBERS_FIRST 64
 
 /* ---- groups and clients ---- */
@@ -250,6 +252,7 @@ void ps_lite_unlist(ps_parked *p) {
     c->lc_poll_count--;
     c->lc_group->lg_polls--;
     p->pk_conn->cn_core->co_lite->rg_sums.polls--;
+    ps_lights_wait(p->pk_conn->cn_core->co_store, -1);
     c->lc_woken++;
 }
 

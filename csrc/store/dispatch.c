@@ -16,7 +16,8 @@
  * waits for them, else seldom, since readers dispatch what they miss by themselves. */
 #define POLL_US 100
 #define POLL_SELDOM_US 1000
-#define POLLS_IDLE 50 /* so many empty polls, and it sleeps until it is woken */
+#define POLLS_QUIET 10 /* so many empty polls, and what was not told of is */
+#define POLLS_IDLE 50  /* so many empty polls, and it sleeps until it is woken */
 #define STALL_RETRY_MS 1000
 
 void ps_dispatcher_init(ps_dispatcher *d) {
@@ -248,6 +249,7 @@ void *ps_dispatch_main(void *store) {
             nap_until_put(s);
             idle = 0;
         } else {
+            if (idle > POLLS_QUIET) ps_lights_tell_rest(s);
             usleep(atomic_load(&s->st_dispatcher.ds_news_waiters) > 0 ? POLL_US : POLL_SELDOM_US);
         }
     }

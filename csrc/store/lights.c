@@ -18,6 +18,7 @@
 #define DIGITS_MAX 20
 #define BUCKETS 128 /* of the map that upstream reads properties into */
 #define PROPERTIES_FEW 64
+#define SELDOM_MS 100 /* between two times that news are told that nobody waits for */
 
 bool ps_has_light_files(const ps_store *s) {
     char path[PATH_MAX];
@@ -269,11 +270,38 @@ int ps_lights_dispatch(ps_store *s, const ps_record *r, ps_error *e) {
     return code < 0 ? code : 0;
 }
 
+bool ps_lights_untaken(const ps_store *s) {
+    return atomic_load_explicit(&s->st_light_on, memory_order_relaxed) &&
+           s->st_light.lt_news != 0;
+}
+
+bool ps_lights_wait(ps_store *s, int32_t more) {
+    atomic_fetch_add(&s->st_light_waits, more);
+    return ps_lights_untaken(s);
+}
+
+/* Once until they are taken. Under load, who listens would else be woken for each few messages. */
+static void tell_news(ps_store *s, bool seldom) {
+    if (s->st_light_fd < 0 || s->st_light.lt_news == 0 || atomic_load(&s->st_light.lt_told))
+        return;
+    int64_t now_ms = ps_monotonic_ms();
+    if (seldom && atomic_load(&s->st_light_waits) == 0 && now_ms < s->st_light_told_ms + SELDOM_MS)
+        return;
+    s->st_light_told_ms = now_ms;
+    atomic_store(&s->st_light.lt_told, true);
+    ps_eventfd_tell(s->st_light_fd);
+}
+
+void ps_lights_tell_rest(ps_store *s) {
+    if (!ps_lights_untaken(s) || atomic_load(&s->st_light.lt_told)) return;
+    pthread_mutex_lock(&s->st_dispatcher.ds_lock);
+    tell_news(s, false);
+    pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
+}
+
 int ps_lights_told(ps_store *s, ps_error *e) {
     if (!atomic_load_explicit(&s->st_light_on, memory_order_relaxed)) return 0;
-    int fd = s->st_light_fd;
-    if (fd >= 0 && s->st_light.lt_news != 0 && !atomic_exchange(&s->st_light.lt_told, true))
-        ps_eventfd_tell(fd);
+    tell_news(s, true);
     return ps_light_cover(&s->st_light, atomic_load(&s->st_dispatcher.ds_end), false, e);
 }
 

@@ -86,6 +86,11 @@ void ps_lights_fetch(ps_store *s, const ps_text *names, int32_t count);
 int64_t ps_lights_next(ps_store *s, uint32_t from, char *name, int32_t *len);
 /* Whether who listens was told of news that he has not taken. */
 bool ps_lights_have_news(ps_store *s);
+/* Whether there are some, told or not. */
+bool ps_lights_untaken(const ps_store *s);
+/* So many more (negative: fewer) wait for what who listens makes of news, and he is told at once.
+ * Whether there are some already, of which he may not have been told. */
+bool ps_lights_wait(ps_store *s, int32_t more);
 
 #define PS_LIGHT_NAMES_MAX 8
 
@@ -107,8 +112,11 @@ int ps_light_place_locked(ps_store *s, ps_draft *d, ps_light_ask *a, ps_error *e
 void ps_light_give_back_locked(ps_store *s, ps_light_ask *a);
 /* The units of one record; dispatch lock. */
 int ps_lights_dispatch(ps_store *s, const ps_record *r, ps_error *e);
-/* After records were dispatched: notes how far, and wakes who listens. */
+/* After records were dispatched: notes how far, and wakes who listens; at times, if nobody waits.
+ * Dispatch lock. */
 int ps_lights_told(ps_store *s, ps_error *e);
+/* When nothing has come for a while: wakes him, if he has not been told of all. */
+void ps_lights_tell_rest(ps_store *s);
 /* The same for a reader, of what the log has shown since; dispatch lock. */
 int ps_lights_follow_locked(ps_store *s, ps_error *e);
 /* What is in the files is on the disk. */

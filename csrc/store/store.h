@@ -111,6 +111,8 @@ struct ps_store {
     ps_arrivals st_arrivals;
     _Atomic bool st_light_on; /* light queues are served (lights.h) */
     int st_light_fd;          /* eventfd of who listens for them, -1: nobody; dispatch lock */
+    int64_t st_light_told_ms; /* when he was told last, monotonic; dispatch lock */
+    _Atomic int32_t st_light_waits; /* so many wait for his answer to news */
     int64_t st_light_doubt;   /* of the first damage that recovery met: see first_lost */
     ps_light st_light;
     ps_index *st_index;            /* NULL: messageIndexEnable is false */

@@ -488,12 +488,17 @@ static ps_lite_who idler(const char *id) {
     return (ps_lite_who){"idle", id, 4, 2};
 }
 
-static void send_idle(const char *lite) {
+static void put_idle(const char *lite) {
     char properties[96];
     kit_frame f;
     snprintf(properties, sizeof properties, UNIQ "__LITE_TOPIC\1%s\2", lite);
     kit_send(&f, 0, 1, "L", 0, properties);
     kit_ask(conns[2], &f, "x", 1);
+    ps_dispatch_catch_up(kit_store, NULL);
+}
+
+static void send_idle(const char *lite) {
+    put_idle(lite);
     while (!ps_lite_look_now(kit_core)) {
     }
 }
@@ -634,6 +639,16 @@ static void test_who_waits_is_looked_at_when_a_batch_comes_back(void) {
     CHECK(ask_now(conns[1], &a, 5000));
     ask_as(conns[0], &b, HOUR, HOUR);
     CHECK(kit_look_in_ms >= 0 && kit_look_in_ms <= 5000);
+    leave_idlers();
+}
+
+/* Nobody waits, so nobody was woken by it. */
+static void test_who_asks_hears_of_what_has_just_been_put(void) {
+    const ps_lite_who a = idler("i0");
+    join_idlers();
+    subscribe_idle(&a, "s7");
+    put_idle("s7");
+    CHECK(ask_now(conns[1], &a, HOUR));
     leave_idlers();
 }
 
@@ -839,6 +854,7 @@ int main(void) {
     test_a_pop_looks_at_some_events_of_idle_clients_and_the_next_one_goes_on();
     test_who_asks_has_the_event_of_an_idle_client_of_a_wildcard_group();
     test_who_waits_is_looked_at_when_a_batch_comes_back();
+    test_who_asks_hears_of_what_has_just_been_put();
     test_who_has_left_subscribes_to_nothing();
     test_names_by_the_piece_are_all_of_them();
     test_what_is_not_of_the_last_set_goes();
