@@ -56,7 +56,8 @@ def reports(
     """What each client says of each scenario that this run has; they run once, side by side."""
     asked: dict[str, list[str]] = {}
     for item in request.session.items:
-        if getattr(item, "originalname", "") == "test_scenario":
+        # Other modules have tests of this name, and may run in the same session.
+        if item.path == request.path and getattr(item, "originalname", "") == "test_scenario":
             params = item.callspec.params
             asked.setdefault(params["client"], []).append(params["name"])
     reference.run("setup", timeout=reference.setup_s, RMQ_VERSION="4.9.7")
