@@ -65,7 +65,13 @@ class OffsetProcessor:
 
     def _first_offset(self, topic: str, queue: int) -> int | None:
         """Returns where a new group begins. On a young queue that is its beginning: 0 while the
-        first message still lies in the hot part of the log."""
+        first message still lies in the hot part of the log, and before there is one. Clients that
+        are told of no offset ask where the queue ends: what is put between the two questions would
+        be passed over."""
+        config = self.s.topics.get(topic)
+        there = config is not None and 0 <= queue < config.read_queue_nums
+        if there and self.s.store.range(topic, queue) == (0, 0):
+            return 0
         return 0 if is_young(self.s.store, topic, queue) else None
 
     def update(self, peer: Peer, command: Command) -> Command:
