@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from broker.client.allocation import strategy_of
+from broker.client.beginnings import Beginnings
 from broker.client.broadcast import OffsetFile
 from broker.client.checks import OFFSET_MAX, check_count, check_offset, check_queue, check_queues
 from broker.client.errors import ClientError, Misuse, reading
@@ -83,6 +84,7 @@ class ConsumerMember(ConsumerGroupMember):
         self.ready = ReadyMessages()
         #: Whether the user has named the queues: nothing is subscribed to then.
         self.assigned_by_user = False
+        self.beginnings = Beginnings(self)
         self._pullers: dict[MessageQueue, Puller] = {}
         self.popping = Popping(self) if settings.mode == "pop" else None
         self._rebalancer: Rebalancer | Popping = self.popping or Rebalancer(self)
@@ -309,7 +311,9 @@ class ConsumerMember(ConsumerGroupMember):
         retry = queue.topic.startswith(RETRY_PREFIX)
         if start == "first" or (start == "last" and retry):
             return await self.offset(RequestCode.GET_MIN_OFFSET, queue)
-        if start == "last" or retry:
+        if start == "last":
+            return await self.beginnings.last(queue)
+        if retry:
             return await self.offset(RequestCode.GET_MAX_OFFSET, queue)
         when = start.timestamp() * 1000 if isinstance(start, dt.datetime) else int(start)
         return await self.offset_at(queue, int(when))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from broker.client.allocation import Strategy, strategy_of
+from broker.client.beginnings import Beginnings
 from broker.client.checks import check_seconds
 from broker.client.errors import Misuse
 from broker.client.message import MessageQueue, ReceivedMessage
@@ -167,6 +168,7 @@ class Member(Worker, Protocol):
     strategy: Strategy
     subscriptions: dict[str, TopicSubscription]
     progress: dict[MessageQueue, QueueProgress]
+    beginnings: Beginnings
 
     async def take(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Begins pulling queues at these offsets."""

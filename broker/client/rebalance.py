@@ -95,6 +95,7 @@ class Rebalancer:
             if consumer.client_id not in members:
                 return False
             mine = self._share(queues, members) if queues else ()
+        consumer.beginnings.divided(topic, queues)
         held = {queue for queue in consumer.progress if queue.topic == topic}
         await consumer.revoke([queue for queue in held if queue not in mine])
         fresh = [queue for queue in mine if queue not in held]

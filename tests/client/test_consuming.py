@@ -10,7 +10,16 @@ import pytest
 from loops import until
 from waiting import BOUND_S, settled_async
 
-from broker import AsyncConsumer, AsyncProducer, Consumer, Message, Producer, RetryLater, Sql
+from broker import (
+    AsyncAdmin,
+    AsyncConsumer,
+    AsyncProducer,
+    Consumer,
+    Message,
+    Producer,
+    RetryLater,
+    Sql,
+)
 from broker.client import BrokerRefused, Misuse, NoRoute
 from broker.wire.codes import RequestCode
 
@@ -123,6 +132,32 @@ async def test_where_a_new_group_begins(server, name):
             await consumer.assign(queues)
             found[start] = {m.body for m in await take(consumer, 2 if start == "first" else 1)}
     assert found == {"first": {b"old", b"new"}, between_ms: {b"new"}}
+
+
+async def grown(server, topic, queues):
+    """The topic has so many queues from now on, and the last of them a message."""
+    async with AsyncAdmin(server.namesrv) as admin:
+        await admin.create_topic(topic, queues=queues)
+    async with AsyncProducer("producers", server.namesrv, route_poll_s=0.05) as producer:
+        async with asyncio.timeout(BOUND_S):
+            while len(there := await producer.queues(topic)) < queues:
+                await asyncio.sleep(0.05)
+        await producer.send(Message(topic, b"in the new one"), queue=max(there))
+
+
+async def test_a_queue_that_comes_later_is_read_from_its_beginning(server, name):
+    """By a group that started at the end, whether a member was there or none."""
+    topic, group = name("topic"), name("group")
+    await send(server, topic, b"old")
+    async with consumer_of(server, group, topic, start="last", route_poll_s=0.1) as consumer:
+        assert await consumer.poll(0.1) == []
+        await grown(server, topic, 9)
+        assert [m.body for m in await take(consumer, 1)] == [b"in the new one"]
+    await grown(server, topic, 10)
+    async with consumer_of(server, group, topic, start="last") as consumer:
+        assert [m.body for m in await take(consumer, 1)] == [b"in the new one"]
+    async with consumer_of(server, name("newcomer"), topic, start="last") as consumer:
+        assert await consumer.poll(0.5) == [], "the end is where a new group begins"
 
 
 # ---- filters ----
