@@ -86,7 +86,7 @@ class ConsumerMember(ConsumerGroupMember):
         self.assigned_by_user = False
         self.beginnings = Beginnings(self)
         self._pullers: dict[MessageQueue, Puller] = {}
-        self.popping = Popping(self) if settings.mode == "pop" else None
+        self.popping = Popping(self, by_hand=handler is None) if settings.mode == "pop" else None
         self._rebalancer: Rebalancer | Popping = self.popping or Rebalancer(self)
         self._started = False
         self._offsets: OffsetFile | None = None

@@ -38,6 +38,8 @@ __all__ = ["PoppedBatch", "Popping", "again_s", "readable"]
 log = SafeLogger("broker.client")
 _quiet = RateLimitedLogger(log)
 
+#: The least pause before it is looked again whose time is over.
+_OVER_S = 0.2
 #: Invisible seconds of a message that failed, by its attempt; as the delays of upstream's client.
 _AGAIN_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 _ROUTES_S = 20.0
@@ -71,8 +73,9 @@ class PoppedBatch(QueueProgress):
 class Popping:
     """Takes the place of a rebalancer: one request waits at each broker of each topic."""
 
-    def __init__(self, consumer: Member) -> None:
-        self._consumer = consumer
+    def __init__(self, consumer: Member, *, by_hand: bool) -> None:
+        """Makes it for a consumer. by_hand: no handler takes its messages."""
+        self._consumer, self._by_hand = consumer, by_hand
         self._polls: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._keeper: asyncio.Task[None] | None = None
         self._due = asyncio.Event()
@@ -80,6 +83,8 @@ class Popping:
         #: Messages that are here and not done, and who waits until they are fewer.
         self._open = 0
         self._room = asyncio.Event()
+        #: Batches of theirs, and until when (loop time) those are ours.
+        self._held: dict[PoppedBatch, float] = {}
 
     # ---- as a rebalancer ----
 
@@ -134,9 +139,7 @@ class Popping:
     async def _ask(self, topic: str, broker: str) -> None:
         pause_s = BACKOFF_S[0]
         while topic in self._consumer.subscriptions:
-            while self._open >= self._consumer.settings.pull_batch:
-                self._room.clear()
-                await self._room.wait()
+            await self._wait_for_room()
             try:
                 answer = await self._pop(topic, broker)
                 if answer.code == ResponseCode.SUCCESS:
@@ -151,9 +154,47 @@ class Popping:
             pause_s = BACKOFF_S[0]
             if answer.code == ResponseCode.SUCCESS:
                 self._open += len(messages)
+                until = self._now() + self._consumer.settings.invisible_s
+                self._held |= {
+                    batch: until for m in messages if isinstance(batch := m.progress, PoppedBatch)
+                }
                 self._consumer.arrived(messages)
             elif answer.code == ResponseCode.POLLING_FULL:
                 await asyncio.sleep(BACKOFF_S[0])
+
+    async def _wait_for_room(self) -> None:
+        """Waits until fewer messages are open than one pop brings, or the first time is over."""
+        while self._open >= self._consumer.settings.pull_batch:
+            self._room.clear()
+            pause = max(min(self._held.values(), default=0.0) - self._now(), _OVER_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._room.wait()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Counts no more what was taken, not done, and comes again since its time is over: whoever
+        leaves messages to come again would get none at all. What waits here for a taker, or for a
+        handler, is for him."""
+        now = self._now()
+        if not self._by_hand or not any(until <= now for until in self._held.values()):
+            return
+        waiting = self._consumer.ready.batches()
+        for batch in [b for b, until in self._held.items() if until <= now and b not in waiting]:
+            self._open -= len(batch.handles)
+            del self._held[batch]
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+    def _ends(self, batch: PoppedBatch) -> None:
+        """Counts a message of a batch that is done."""
+        if batch in self._held:
+            self._open -= 1
+            self._room.set()
+            if not batch.handles:
+                del self._held[batch]
 
     async def _pop(self, topic: str, broker: str) -> Command:
         """Sends one pop and returns its answer. Raises: ClientError."""
@@ -207,7 +248,6 @@ class Popping:
         for message in messages:
             # Brokers compare hashes of tags, which may collide: such a message is not for us.
             if wanted is not None and (message.tags or "").encode() not in wanted:
-                self._open += 1
                 message.progress.done(message.queue_offset)
             else:
                 found.append(message)
@@ -216,8 +256,7 @@ class Popping:
     # ---- what becomes of a message ----
 
     def _done(self, batch: PoppedBatch, handle: Handle) -> None:
-        self._open -= 1
-        self._room.set()
+        self._ends(batch)
         task = self._consumer.network.spawn(self._ack(batch, handle))
         self._acks.add(task)
         task.add_done_callback(self._acks.discard)
@@ -254,6 +293,8 @@ class Popping:
         if message.queue_offset not in batch.handles:
             return  # it was acknowledged meanwhile, by the old handle
         with reading(f"an extension of {message}", address):
+            if batch in self._held:
+                self._held[batch] = max(self._held[batch], self._now() + invisible_s)
             batch.handles[message.queue_offset] = handle._replace(
                 start=handle.offset, pop_ms=int(answer.ext["popTime"]),
                 invisible_ms=int(answer.ext["invisibleTime"]),
@@ -273,8 +314,7 @@ class Popping:
             return
         await self.extend(message, again_s(delay_level, message.head.reconsume_times))
         if batch.handles.pop(message.queue_offset, None) is not None:
-            self._open -= 1
-            self._room.set()
+            self._ends(batch)
 
 
 def readable(route: Route) -> set[str]:

@@ -45,6 +45,10 @@ class ReadyMessages:
             self.keep(lambda m: m.progress is not progress)
         return dropped
 
+    def batches(self) -> set[QueueProgress]:
+        """Returns the queues or batches of the messages."""
+        return {message.progress for message in self._messages}
+
     def take(self) -> ReceivedMessage | None:
         """Returns the next message, or None when none waits."""
         messages = self._messages

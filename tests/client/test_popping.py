@@ -96,6 +96,21 @@ async def test_what_is_not_acknowledged_comes_again_and_extend_keeps_it(store_pa
                 await consumer.extend(again[0], 100)
 
 
+async def test_whoever_leaves_messages_to_come_again_gets_the_others(store_path):
+    """More than one pop brings, none of them acknowledged; and each of them again."""
+    async with popping(store_path) as (broker, producer):
+        for n in range(80):
+            await producer.send(Message("T", b"%d" % n))
+        found, again = set(), set()
+        async with consumer_of(broker, invisible_s=0.3) as consumer:
+            while len(again) < 80:
+                for message in await consumer.poll(0.1):
+                    (again if message.body in found else found).add(message.body)
+                    if message.body in again:
+                        consumer.ack(message)
+        assert len(found) == 80
+
+
 async def test_a_handler_that_fails_gets_the_message_again_after_its_delay(store_path):
     async with popping(store_path) as (broker, producer):
         attempts = []
