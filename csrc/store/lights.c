@@ -271,8 +271,7 @@ int ps_lights_dispatch(ps_store *s, const ps_record *r, ps_error *e) {
 }
 
 bool ps_lights_untaken(const ps_store *s) {
-    return atomic_load_explicit(&s->st_light_on, memory_order_relaxed) &&
-           s->st_light.lt_news != 0;
+    return atomic_load(&s->st_light_on) && s->st_light.lt_news != 0;
 }
 
 bool ps_lights_wait(ps_store *s, int32_t more) {
