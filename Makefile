@@ -116,7 +116,8 @@ demo: build ## the round trip of the README, on the flights of 2013
 test: | build/.nghttp2 ## everything: C under sanitizers, threads, then the Python suite
 	@$(MAKE) -s -k -j$$(($(JOBS) + 1)) build prepare compiled $(C_RUNS) $(C_TSAN_RUNS) $(C_BENCH_RUNS); c=$$?; \
 	$(MAKE) -s build && { $(PYTEST); }; python=$$?; \
-	if [ $$c -ne 0 ]; then echo "C tests failed: $$(cd build/ctests && ls *.failed 2>/dev/null | xargs)" >&2; fi; \
+	if [ $$c -ne 0 ]; then failed=$$(cd build/ctests && ls *.failed 2>/dev/null | xargs); \
+	  echo "C tests failed: $${failed:-one that could not be built, see the first lines}" >&2; fi; \
 	[ $$c -eq 0 ] && [ $$python -eq 0 ]
 
 test-py: build ## the Python suite alone

@@ -215,7 +215,10 @@ static bool use_notes(void) {
     CHECK_EQ(0, ps_tombstones_load(&s, &report, &e));
     ps_queues_load(&s.st_topics, false, &report, NULL, &e);
     ps_checkpoint_read(&memory_io, ROOT, &s.st_keeper.kp_checkpoint, &e);
-    CHECK(ps_ends_compare(&s, crashed, &report, &e) >= 0);
+    int64_t len;
+    uint8_t *note = ps_ends_read(&memory_io, ROOT, &len);
+    CHECK(ps_ends_compare(&s, note, len, crashed, &report, &e) >= 0);
+    free(note);
     for (int32_t i = 0; i < atomic_load(&s.st_topics.tt_queue_count); i++)
         walk_queue(s.st_topics.tt_queues[i]);
     ps_topics_free(&s.st_topics);

@@ -17,7 +17,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "interop"))
 
 from caller import serving
 from launch import ask
-from test_grpc_cluster import Cluster, Proxy, checked, proxy, unacknowledged
+from test_grpc_cluster import Cluster, Proxy, proxy, unacknowledged
 from waiting import BOUND_S, until
 
 from broker import (
@@ -107,6 +107,15 @@ def test_messages_of_every_broker_are_consumed_once(
     assert not any(members(broker, group) for broker in cluster.brokers), "it has said goodbye"
     with Consumer(group, topic, namesrv=cluster.namesrv, **options) as consumer:
         assert consumer.poll(0.5) == [], "offsets are those of the group at the brokers"
+
+
+def checked(broker: Broker) -> int:
+    async def check() -> int:
+        transactions = broker.services.transactions
+        assert transactions is not None
+        return (await transactions.check()).asked
+
+    return int(broker.run(check()))
 
 
 def test_a_broker_checks_a_transaction_of_a_client_behind_the_proxy(
