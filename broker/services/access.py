@@ -34,6 +34,15 @@ log = SafeLogger("broker.access")
 Grant = Callable[[tuple[str, int], int, str, str, str, str, str], None]
 _PACKAGE = "org.apache.rocketmq.auth."
 _INNER = "innerClientAuthenticationCredentials"
+#: Settings that only a broker with users and policies reads.
+_OF_USERS = frozenset(
+    {
+        "authenticationMetadataProvider", "authenticationProvider", "authenticationStrategy",
+        "authenticationWhitelist", "authorizationMetadataProvider", "authorizationProvider",
+        "authorizationStrategy", "authorizationWhitelist", "initAuthenticationUser",
+        "migrateAuthFromV1Enabled",
+    }
+)  # fmt: skip
 #: Settings that name a user as JSON, by what the JSON has.
 _USERS = {
     "initAuthenticationUser": ("username", "password"),
@@ -198,6 +207,7 @@ def access_forms(settings: Settings) -> Iterator[SettingProblem]:
         except BadArgument as bad:
             yield SettingProblem(name, settings.source(name), bad.text)
     if settings["aclEnable"] or not _has_users(settings):
+        yield from _without_users(settings)
         return
     yield from _foreign_classes(settings)
     for name in ("authenticationWhitelist", "authorizationWhitelist"):
@@ -205,6 +215,18 @@ def access_forms(settings: Settings) -> Iterator[SettingProblem]:
             if not (word.isascii() and word.isdigit() and len(word) < 7):
                 text = f"{name}: '{word[:40]}' is not a request code"
                 yield SettingProblem(name, settings.source(name), text)
+
+
+def _without_users(settings: Settings) -> Iterator[SettingProblem]:
+    """Yields settings of users and policies in a broker that has none. Upstream passes over them,
+    too, so that a file with its switches off starts; but it looks protected, and is not."""
+    for name in sorted(_OF_USERS & settings.explicit):
+        if settings[name]:
+            yield SettingProblem(
+                name, settings.source(name),
+                f"{name} has no effect without authenticationEnabled or authorizationEnabled",
+                False, "no-effect", "set authenticationEnabled=true, or delete the line",
+            )  # fmt: skip
 
 
 def _words(text: str | None) -> list[str]:

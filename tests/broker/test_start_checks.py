@@ -263,6 +263,17 @@ def test_a_name_server_without_an_address_yet_is_a_warning(tmp_path: Path) -> No
     assert (said.check, said.is_error) == ("server-unknown", False)
 
 
+@pytest.mark.parametrize("switch", ["", "authenticationEnabled=false\n"])
+def test_users_of_a_broker_that_asks_nobody_who_he_is_are_a_warning(
+    switch: str, tmp_path: Path
+) -> None:
+    lines = 'initAuthenticationUser={"username":"a","password":"b"}\nauthorizationWhitelist=10\n'
+    found = checked(written(tmp_path, switch + lines))
+    named = {each.name for each in found if each.check == "no-effect" and not each.is_error}
+    assert named == {"initAuthenticationUser", "authorizationWhitelist"}
+    assert not errors(found)
+
+
 # ---- this machine ----
 
 
