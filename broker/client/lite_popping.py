@@ -386,6 +386,15 @@ class LitePopping:
             self._drop(batch)
             await self._return(batch, [])
 
+    def _let_go(self, batch: LiteDelivery) -> None:
+        """Counts no more a batch that was taken, is not done and comes again: whoever leaves
+        messages to come again would get none at all. What waits here for a taker, or for a
+        handler, is for him."""
+        ready = self._consumer.ready
+        if not isinstance(ready, LaneMessages) and batch not in ready.batches():
+            self._batches.discard(batch)
+            self._room.set()
+
     async def renew(self) -> None:
         """Keeps what is here ours, again and again: a batch is held as long as its last message
         is. One of which nothing gets done is not kept for ever."""
@@ -393,7 +402,10 @@ class LitePopping:
         while True:
             await asyncio.sleep(settings.invisible_s / 3)
             for batch in list(self._batches):
-                if time.monotonic() - batch.touched > settings.handler_timeout_s:
+                idle_s = time.monotonic() - batch.touched
+                if idle_s > settings.handler_timeout_s:
+                    if idle_s > settings.handler_timeout_s + settings.invisible_s:
+                        self._let_go(batch)
                     continue
                 handle = next(reversed(batch.handles.values()), None)
                 if handle is None:

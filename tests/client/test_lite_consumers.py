@@ -96,3 +96,22 @@ async def test_the_last_to_subscribe_to_an_exclusive_lite_topic_has_it(
             async for message in second:
                 assert message.body == b"0"
                 break
+
+
+async def test_whoever_leaves_messages_to_come_again_gets_them_and_the_others(
+    broker: Broker, name: str
+) -> None:
+    """More than it has room for, none of them done when it comes first."""
+    bodies = {b"%d" % n for n in range(8)}
+    send(broker, name, *sorted(bodies))
+    left, done = set(), set()
+    options = {"buffer_messages": 4, "invisible_s": 1.0, "handler_timeout_s": 0.3}
+    async with broker.async_lite_consumer(group_of(broker), TOPIC, **options) as consumer:
+        await consumer.subscribe(name)
+        async with asyncio.timeout(BOUND_S):
+            while done != bodies:
+                for message in await consumer.poll(0.1):
+                    if message.body in left:
+                        consumer.ack(message)
+                        done.add(message.body)
+                    left.add(message.body)
