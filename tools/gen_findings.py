@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import generated
-from gen_errors import quoted, sentence, tokens, unquote
+from gen_errors import quoted, tokens, unquote
 
 TABLE = generated.ROOT / "csrc" / "audit" / "findings.def"
 MODULE = generated.ROOT / "pystore" / "audit" / "kinds.py"
@@ -161,17 +161,13 @@ TAIL = """
 BY_CODE: dict[int, type[Finding]] = {{
 {codes}
 }}
+_FOUND_BY_PYTHON: tuple[type[Finding], ...] = (
+{others}
+)
 #: By name.
 KINDS: dict[str, Kind] = {{
-    found.about.name: found.about
-    for found in (
-{classes}
-    )
+    found.about.name: found.about for found in (*BY_CODE.values(), *_FOUND_BY_PYTHON)
 }}
-
-__all__ = [
-{names}
-]
 """
 
 
@@ -190,11 +186,8 @@ ENUM_DOCS = {
 
 
 def class_text(row: Row) -> str:
-    doc = textwrap.wrap(f"{sentence(row.meaning)}", 88)
     lines = ["", "", "@dataclass(frozen=True, slots=True, kw_only=True)"]
     lines += [f"class {row.cls}(Finding):"]
-    lines += [f'    """{doc[0]}' + ('"""' if len(doc) == 1 else "")]
-    lines += [*(f"    {line}" for line in doc[1:]), *(['    """'] if len(doc) > 1 else []), ""]
     about = [quoted(row.name), f"Severity.{row.severity}", quoted(PLACES[row.where]),
              f"Mend.{row.mend}", quoted(row.details), quoted(row.meaning), quoted(row.java),
              quoted(row.fix)]  # fmt: skip
@@ -206,8 +199,6 @@ def class_text(row: Row) -> str:
         pairs = ", ".join(f"{quoted(name)}: ({quoted(field.core)}, {converter(field)})"
                           for name, field in source.items())  # fmt: skip
         lines += [f"    from_core: ClassVar = {{{pairs}}}"]
-    if row.severity != "INFO":
-        lines += [f"    severity: Severity = Severity.{row.severity}"]
     lines += [f"    {field.name}: {field.annotation}" for field in row.fields]
     return "\n".join(lines) + "\n"
 
@@ -230,9 +221,7 @@ def module_text(rows: list[Row], words: list[Word]) -> str:
     made += [class_text(row) for row in rows]
     made.append(TAIL.format(
         codes="\n".join(f"    {row.code}: {row.cls}," for row in rows if row.code),
-        classes="\n".join(f"        {row.cls}," for row in rows),
-        names="\n".join(f'    "{name}",' for name in ["BY_CODE", "KINDS", *sorted(
-            [*kinds, *(row.cls for row in rows)])]),
+        others="\n".join(f"    {row.cls}," for row in rows if not row.code),
     ))  # fmt: skip
     return "".join(made)
 

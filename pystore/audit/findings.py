@@ -73,6 +73,9 @@ class Kind:
     fix: str
 
 
+_OF_ITS_KIND: Any = None  # a severity that was not given
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One thing that is wrong, or worth knowing; each kind is a class with fields of its own
@@ -88,13 +91,22 @@ class Finding:
     from_core: ClassVar[Mapping[str, tuple[str, Callable[[int], Any]]]] = {}
 
     file: str
-    severity: Severity = Severity.INFO
+    severity: Severity = _OF_ITS_KIND
     start: int | None = None
     end: int | None = None
     count: int | None = None
     topic: str | None = None
     queue: int | None = None
     open_mends: bool = False
+
+    def __init_subclass__(cls) -> None:
+        """Lets help() say what a finding of the kind means."""
+        cls.__doc__ = f"{cls.about.meaning[0].upper()}{cls.about.meaning[1:]}."
+
+    def __post_init__(self) -> None:
+        """Takes the severity of its kind, where none was given."""
+        if self.severity is _OF_ITS_KIND:
+            object.__setattr__(self, "severity", self.about.severity)
 
     @property
     def kind(self) -> str:

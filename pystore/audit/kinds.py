@@ -66,8 +66,6 @@ class FileFault(Words, enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DamagedRecordFinding(Finding):
-    """No whole record stands here, whole ones follow."""
-
     about: ClassVar[Kind] = Kind(
         "damaged-record",
         Severity.ERROR,
@@ -79,14 +77,11 @@ class DamagedRecordFinding(Finding):
         "pystore repair STORE",
     )
     from_core: ClassVar = {"outcome": ("outcome", RecordOutcome.of)}
-    severity: Severity = Severity.ERROR
     outcome: RecordOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogHoleFinding(Finding):
-    """Zeros where records should be, whole records follow."""
-
     about: ClassVar[Kind] = Kind(
         "log-hole",
         Severity.ERROR,
@@ -97,13 +92,10 @@ class LogHoleFinding(Finding):
         "takes the first zero for the end of the log and drops what follows",
         "pystore repair STORE",
     )
-    severity: Severity = Severity.ERROR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TornTailFinding(Finding):
-    """The log ends with bytes that are not a whole record."""
-
     about: ClassVar[Kind] = Kind(
         "torn-tail",
         Severity.WARNING,
@@ -115,14 +107,11 @@ class TornTailFinding(Finding):
         "the next open cuts them off",
     )
     from_core: ClassVar = {"outcome": ("outcome", RecordOutcome.of)}
-    severity: Severity = Severity.WARNING
     outcome: RecordOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsAfterBlankFinding(Finding):
-    """Whole records follow the blank that ends the file."""
-
     about: ClassVar[Kind] = Kind(
         "records-after-blank",
         Severity.ERROR,
@@ -133,13 +122,10 @@ class RecordsAfterBlankFinding(Finding):
         "never reads them, and overwrites them when it is the last file",
         "pystore repair STORE",
     )
-    severity: Severity = Severity.ERROR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortBlankFinding(Finding):
-    """The blank record does not reach the end of its file."""
-
     about: ClassVar[Kind] = Kind(
         "short-blank",
         Severity.WARNING,
@@ -151,14 +137,11 @@ class ShortBlankFinding(Finding):
         "pystore repair STORE",
     )
     from_core: ClassVar = {"blank_size": ("value", int)}
-    severity: Severity = Severity.WARNING
     blank_size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoBlankFinding(Finding):
-    """The segment ends without the blank record that closes it."""
-
     about: ClassVar[Kind] = Kind(
         "no-blank",
         Severity.WARNING,
@@ -169,13 +152,10 @@ class NoBlankFinding(Finding):
         "continues in the next file",
         "pystore repair STORE",
     )
-    severity: Severity = Severity.WARNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableFinding(Finding):
-    """The disk cannot read these bytes."""
-
     about: ClassVar[Kind] = Kind(
         "unreadable",
         Severity.ERROR,
@@ -187,14 +167,11 @@ class UnreadableFinding(Finding):
         "copy the disk with ddrescue, then repair",
     )
     from_core: ClassVar = {"errno": ("value", int)}
-    severity: Severity = Severity.ERROR
     errno: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadPropertiesFinding(Finding):
-    """Malformed properties: readers drop them."""
-
     about: ClassVar[Kind] = Kind(
         "bad-properties",
         Severity.WARNING,
@@ -206,14 +183,11 @@ class BadPropertiesFinding(Finding):
         "none: the record is whole",
     )
     from_core: ClassVar = {"dropped": ("value", int)}
-    severity: Severity = Severity.WARNING
     dropped: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspectPropertiesFinding(Finding):
-    """Properties that no client writes: not UTF-8, or a wrong digit in UNIQ_KEY."""
-
     about: ClassVar[Kind] = Kind(
         "suspect-properties",
         Severity.WARNING,
@@ -224,13 +198,10 @@ class SuspectPropertiesFinding(Finding):
         "serves them",
         "none: only enabledAppendPropCRC covers them",
     )
-    severity: Severity = Severity.WARNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoQueueFinding(Finding):
-    """Topic or queue id of the record cannot name a queue."""
-
     about: ClassVar[Kind] = Kind(
         "no-queue",
         Severity.ERROR,
@@ -242,14 +213,11 @@ class NoQueueFinding(Finding):
         "pystore repair STORE",
     )
     from_core: ClassVar = {"claimed_queue": ("value", int)}
-    severity: Severity = Severity.ERROR
     claimed_queue: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadQueueOffsetFinding(Finding):
-    """The record claims a queue offset that is out of range."""
-
     about: ClassVar[Kind] = Kind(
         "bad-queue-offset",
         Severity.ERROR,
@@ -261,14 +229,11 @@ class BadQueueOffsetFinding(Finding):
         "pystore repair STORE",
     )
     from_core: ClassVar = {"claimed_offset": ("value", int)}
-    severity: Severity = Severity.ERROR
     claimed_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeGoesBackFinding(Finding):
-    """Store times decrease."""
-
     about: ClassVar[Kind] = Kind(
         "time-goes-back",
         Severity.INFO,
@@ -285,8 +250,6 @@ class TimeGoesBackFinding(Finding):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingSegmentFinding(Finding):
-    """A file of the log is missing, between others or at the end."""
-
     about: ClassVar[Kind] = Kind(
         "missing-segment",
         Severity.ERROR,
@@ -297,13 +260,10 @@ class MissingSegmentFinding(Finding):
         "starts, and the log ends there",
         "put the file back, or pystore repair STORE",
     )
-    severity: Severity = Severity.ERROR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSizeFinding(Finding):
-    """A segment of another size than the others."""
-
     about: ClassVar[Kind] = Kind(
         "segment-size",
         Severity.ERROR,
@@ -314,15 +274,12 @@ class SegmentSizeFinding(Finding):
         "does not start",
         "pystore repair STORE",
     )
-    severity: Severity = Severity.ERROR
     size: int
     usual_size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrayFileFinding(Finding):
-    """An unexpected file among the segments."""
-
     about: ClassVar[Kind] = Kind(
         "stray-file",
         Severity.ERROR,
@@ -333,14 +290,11 @@ class StrayFileFinding(Finding):
         "does not start",
         "move the file elsewhere, or pystore repair STORE",
     )
-    severity: Severity = Severity.ERROR
     why: StrayReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptElsewhereFinding(Finding):
-    """Kept by Apache's broker where nobody here reads it."""
-
     about: ClassVar[Kind] = Kind(
         "kept-elsewhere",
         Severity.ERROR,
@@ -351,15 +305,12 @@ class KeptElsewhereFinding(Finding):
         "reads it, with the same settings",
         "as its details say, before any open for writing",
     )
-    severity: Severity = Severity.ERROR
     what: str
     mend_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoubleSegmentFinding(Finding):
-    """Two folders of the log have a file for this place."""
-
     about: ClassVar[Kind] = Kind(
         "double-segment",
         Severity.ERROR,
@@ -370,15 +321,12 @@ class DoubleSegmentFinding(Finding):
         "loads both",
         "move the wrong one elsewhere; if they are equal, pystore repair STORE",
     )
-    severity: Severity = Severity.ERROR
     equal: bool
     first: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MisnamedSegmentFinding(Finding):
-    """A segment has the name of another place in the log."""
-
     about: ClassVar[Kind] = Kind(
         "misnamed-segment",
         Severity.ERROR,
@@ -389,14 +337,11 @@ class MisnamedSegmentFinding(Finding):
         "takes its records for damage, or serves others",
         "rename it, or pystore salvage its folder",
     )
-    severity: Severity = Severity.ERROR
     belongs_at: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFolderFinding(Finding):
-    """A folder of the log is missing, and so are segments."""
-
     about: ClassVar[Kind] = Kind(
         "log-folder",
         Severity.ERROR,
@@ -407,14 +352,11 @@ class LogFolderFinding(Finding):
         "makes it anew",
         "mount or restore it, or take it out of storePathCommitLog",
     )
-    severity: Severity = Severity.ERROR
     fault: FileFault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingUnitsFinding(Finding):
-    """Records are in the log and not in their queue: consumers never get them."""
-
     about: ClassVar[Kind] = Kind(
         "missing-units",
         Severity.ERROR,
@@ -429,15 +371,12 @@ class MissingUnitsFinding(Finding):
         "pystore repair STORE",
     )
     from_core: ClassVar = {"first_record": ("physical", int), "folder_missing": ("value", bool)}
-    severity: Severity = Severity.ERROR
     first_record: int
     folder_missing: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotDispatchedFinding(Finding):
-    """The last records are not in their queues."""
-
     about: ClassVar[Kind] = Kind(
         "not-dispatched",
         Severity.ERROR,
@@ -448,13 +387,10 @@ class NotDispatchedFinding(Finding):
         "dispatches those after the furthest unit",
         "pystore repair STORE",
     )
-    severity: Severity = Severity.ERROR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignUnitFinding(Finding):
-    """The unit of this message points to another record."""
-
     about: ClassVar[Kind] = Kind(
         "foreign-unit",
         Severity.ERROR,
@@ -466,14 +402,11 @@ class ForeignUnitFinding(Finding):
         "pystore repair STORE",
     )
     from_core: ClassVar = {"points_to": ("value", int)}
-    severity: Severity = Severity.ERROR
     points_to: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitSizeFinding(Finding):
-    """The unit says another size than its record has."""
-
     about: ClassVar[Kind] = Kind(
         "unit-size",
         Severity.ERROR,
@@ -485,14 +418,11 @@ class UnitSizeFinding(Finding):
         "pystore repair STORE",
     )
     from_core: ClassVar = {"unit_size": ("value", int)}
-    severity: Severity = Severity.ERROR
     unit_size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitTagsFinding(Finding):
-    """Its tags code is not its record's (a delay level's: give --conf)."""
-
     about: ClassVar[Kind] = Kind(
         "unit-tags",
         Severity.WARNING,
@@ -504,14 +434,11 @@ class UnitTagsFinding(Finding):
         "pystore repair STORE",
     )
     from_core: ClassVar = {"unit_tags": ("value", int)}
-    severity: Severity = Severity.WARNING
     unit_tags: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SameOffsetFinding(Finding):
-    """Two records contend for a place in a queue: one is delivered."""
-
     about: ClassVar[Kind] = Kind(
         "same-offset",
         Severity.ERROR,
@@ -523,15 +450,12 @@ class SameOffsetFinding(Finding):
         "read both with pystore get",
     )
     from_core: ClassVar = {"delivered": ("value", int), "hidden": ("physical", int)}
-    severity: Severity = Severity.ERROR
     delivered: int
     hidden: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroUnitsFinding(Finding):
-    """Units are zero and written ones follow."""
-
     about: ClassVar[Kind] = Kind(
         "zero-units",
         Severity.ERROR,
@@ -542,13 +466,10 @@ class ZeroUnitsFinding(Finding):
         "skips them silently, or loops on an empty file",
         "pystore repair STORE",
     )
-    severity: Severity = Severity.ERROR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GhostUnitsFinding(Finding):
-    """Units point to no record that belongs to them."""
-
     about: ClassVar[Kind] = Kind(
         "ghost-units",
         Severity.ERROR,
@@ -560,14 +481,11 @@ class GhostUnitsFinding(Finding):
         "pystore repair STORE",
     )
     from_core: ClassVar = {"points_to": ("value", int)}
-    severity: Severity = Severity.ERROR
     points_to: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordDisagreesFinding(Finding):
-    """A unit points to a whole record that names another topic, queue or offset."""
-
     about: ClassVar[Kind] = Kind(
         "record-disagrees",
         Severity.ERROR,
@@ -579,14 +497,11 @@ class RecordDisagreesFinding(Finding):
         "pystore repair STORE",
     )
     from_core: ClassVar = {"points_to": ("value", int)}
-    severity: Severity = Severity.ERROR
     points_to: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitsBeyondFinding(Finding):
-    """Units point past the end of the log."""
-
     about: ClassVar[Kind] = Kind(
         "units-beyond",
         Severity.ERROR,
@@ -598,14 +513,11 @@ class UnitsBeyondFinding(Finding):
         "pystore repair STORE",
     )
     from_core: ClassVar = {"points_to": ("value", int)}
-    severity: Severity = Severity.ERROR
     points_to: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitOrderFinding(Finding):
-    """A unit points before the one before it."""
-
     about: ClassVar[Kind] = Kind(
         "unit-order",
         Severity.ERROR,
@@ -617,16 +529,11 @@ class UnitOrderFinding(Finding):
         "pystore repair STORE",
     )
     from_core: ClassVar = {"points_to": ("value", int)}
-    severity: Severity = Severity.ERROR
     points_to: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostMessagesFinding(Finding):
-    """These messages were lost with their part of the log earlier; units without a record
-    stand for them.
-    """
-
     about: ClassVar[Kind] = Kind(
         "lost-messages",
         Severity.INFO,
@@ -644,8 +551,6 @@ class LostMessagesFinding(Finding):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueGapFinding(Finding):
-    """A file of the queue is missing between others."""
-
     about: ClassVar[Kind] = Kind(
         "queue-gap",
         Severity.ERROR,
@@ -656,13 +561,10 @@ class QueueGapFinding(Finding):
         "answers OFFSET_FOUND_NULL and jumps over it",
         "pystore repair STORE",
     )
-    severity: Severity = Severity.ERROR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFileSizeFinding(Finding):
-    """A queue file of another size than the others."""
-
     about: ClassVar[Kind] = Kind(
         "queue-file-size",
         Severity.ERROR,
@@ -674,14 +576,11 @@ class QueueFileSizeFinding(Finding):
         "pystore repair STORE",
     )
     from_core: ClassVar = {"size": ("value", int)}
-    severity: Severity = Severity.ERROR
     size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStrayFinding(Finding):
-    """Unexpected files in a queue folder."""
-
     about: ClassVar[Kind] = Kind(
         "queue-stray",
         Severity.ERROR,
@@ -692,14 +591,11 @@ class QueueStrayFinding(Finding):
         "does not start",
         "move the files elsewhere, or pystore repair STORE",
     )
-    severity: Severity = Severity.ERROR
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedMessagesFinding(Finding):
-    """The list of deleted topics hides these messages."""
-
     about: ClassVar[Kind] = Kind(
         "deleted-messages",
         Severity.INFO,
@@ -715,8 +611,6 @@ class DeletedMessagesFinding(Finding):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedTopicFinding(Finding):
-    """Records of a topic that no configuration names and that has no queues: it was deleted."""
-
     about: ClassVar[Kind] = Kind(
         "deleted-topic",
         Severity.INFO,
@@ -732,8 +626,6 @@ class DeletedTopicFinding(Finding):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexHeaderFinding(Finding):
-    """The header disagrees with the entries."""
-
     about: ClassVar[Kind] = Kind(
         "index-header",
         Severity.WARNING,
@@ -744,13 +636,10 @@ class IndexHeaderFinding(Finding):
         "searches the wrong times",
         "pystore repair STORE",
     )
-    severity: Severity = Severity.WARNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexChainFinding(Finding):
-    """Entries from here on are damaged or unreachable."""
-
     about: ClassVar[Kind] = Kind(
         "index-chain",
         Severity.ERROR,
@@ -761,13 +650,10 @@ class IndexChainFinding(Finding):
         "does not find these keys",
         "pystore repair STORE",
     )
-    severity: Severity = Severity.ERROR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexSlotsFinding(Finding):
-    """Slots lead to the wrong entries."""
-
     about: ClassVar[Kind] = Kind(
         "index-slots",
         Severity.ERROR,
@@ -779,14 +665,11 @@ class IndexSlotsFinding(Finding):
         "pystore repair STORE",
     )
     from_core: ClassVar = {"first_slot": ("value", int)}
-    severity: Severity = Severity.ERROR
     first_slot: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexGhostsFinding(Finding):
-    """Entries point to no record with that key."""
-
     about: ClassVar[Kind] = Kind(
         "index-ghosts",
         Severity.WARNING,
@@ -797,13 +680,10 @@ class IndexGhostsFinding(Finding):
         "returns nothing, or another message, for these keys",
         "pystore repair STORE",
     )
-    severity: Severity = Severity.WARNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingKeysFinding(Finding):
-    """Keys of whole records are not in the index."""
-
     about: ClassVar[Kind] = Kind(
         "missing-keys",
         Severity.ERROR,
@@ -814,13 +694,10 @@ class MissingKeysFinding(Finding):
         "does not find them",
         "pystore repair STORE",
     )
-    severity: Severity = Severity.ERROR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexSizeFinding(Finding):
-    """An index file of a size that slots and entries cannot have."""
-
     about: ClassVar[Kind] = Kind(
         "index-size",
         Severity.ERROR,
@@ -831,15 +708,12 @@ class IndexSizeFinding(Finding):
         "does not start, or reads it wrongly",
         "pystore repair STORE",
     )
-    severity: Severity = Severity.ERROR
     fault: FileFault
     size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LightDamagedFinding(Finding):
-    """Files of light queues are damaged from here on: no open believes the rest."""
-
     about: ClassVar[Kind] = Kind(
         "light-damaged",
         Severity.WARNING,
@@ -851,14 +725,11 @@ class LightDamagedFinding(Finding):
         "the next open reads the log for what they lack",
     )
     from_core: ClassVar = {"fault": ("value", LightFault.of)}
-    severity: Severity = Severity.WARNING
     fault: LightFault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LightNamesFinding(Finding):
-    """The names of light queues are damaged from here on: no open believes the rest."""
-
     about: ClassVar[Kind] = Kind(
         "light-names",
         Severity.WARNING,
@@ -869,13 +740,10 @@ class LightNamesFinding(Finding):
         "does not know them",
         "the next open reads the log for what they lack",
     )
-    severity: Severity = Severity.WARNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LightMissingFinding(Finding):
-    """A light queue lacks the unit of a record: the message is hidden."""
-
     about: ClassVar[Kind] = Kind(
         "light-missing",
         Severity.ERROR,
@@ -887,14 +755,11 @@ class LightMissingFinding(Finding):
         "pystore repair STORE",
     )
     from_core: ClassVar = {"offset": ("value", int)}
-    severity: Severity = Severity.ERROR
     offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LightUnitsFinding(Finding):
-    """Units of light queues do not agree with the log, or with each other."""
-
     about: ClassVar[Kind] = Kind(
         "light-units",
         Severity.ERROR,
@@ -906,15 +771,12 @@ class LightUnitsFinding(Finding):
         "pystore repair STORE",
     )
     from_core: ClassVar = {"fault": ("value", LightFault.of), "points_to": ("physical", int)}
-    severity: Severity = Severity.ERROR
     fault: LightFault
     points_to: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LightNoFolderFinding(Finding):
-    """Records name light queues without a folder: mostly deleted ones."""
-
     about: ClassVar[Kind] = Kind(
         "light-no-folder",
         Severity.INFO,
@@ -931,8 +793,6 @@ class LightNoFolderFinding(Finding):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFinding(Finding):
-    """The checkpoint is missing, damaged or ahead of the log."""
-
     about: ClassVar[Kind] = Kind(
         "checkpoint",
         Severity.WARNING,
@@ -943,7 +803,6 @@ class CheckpointFinding(Finding):
         "recovers from the first file, or from too late a file",
         "pystore repair STORE",
     )
-    severity: Severity = Severity.WARNING
     fault: FileFault
     detail: str | None = None
     size: int | None = None
@@ -953,8 +812,6 @@ class CheckpointFinding(Finding):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigJsonFinding(Finding):
-    """A configuration file cannot be read."""
-
     about: ClassVar[Kind] = Kind(
         "config-json",
         Severity.ERROR,
@@ -965,15 +822,12 @@ class ConfigJsonFinding(Finding):
         "takes the .bak beside it, or starts without what it held",
         "pystore repair STORE",
     )
-    severity: Severity = Severity.ERROR
     fault: FileFault
     detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValueFinding(Finding):
-    """Numbers that no queue can have."""
-
     about: ClassVar[Kind] = Kind(
         "config-value",
         Severity.WARNING,
@@ -984,14 +838,11 @@ class ConfigValueFinding(Finding):
         "takes an offset below 0 for none; fails on such numbers of queues",
         "put them right while no broker runs",
     )
-    severity: Severity = Severity.WARNING
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigBakFinding(Finding):
-    """The backup of a configuration file cannot be read."""
-
     about: ClassVar[Kind] = Kind(
         "config-bak",
         Severity.WARNING,
@@ -1002,15 +853,12 @@ class ConfigBakFinding(Finding):
         "never looks at it while the file itself is whole",
         "the next export replaces it",
     )
-    severity: Severity = Severity.WARNING
     fault: FileFault
     detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotCheckedFinding(Finding):
-    """This user has no right to read the file: it was not checked."""
-
     about: ClassVar[Kind] = Kind(
         "not-checked",
         Severity.WARNING,
@@ -1021,15 +869,12 @@ class NotCheckedFinding(Finding):
         "does not start as this user",
         "run it as the user that the store belongs to",
     )
-    severity: Severity = Severity.WARNING
     fault: FileFault
     detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataDbFinding(Finding):
-    """The metadata database is damaged."""
-
     about: ClassVar[Kind] = Kind(
         "metadata-db",
         Severity.ERROR,
@@ -1040,15 +885,12 @@ class MetadataDbFinding(Finding):
         "does not know it",
         "the next open takes config/*.json",
     )
-    severity: Severity = Severity.ERROR
     fault: FileFault
     detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessDbFinding(Finding):
-    """The database of users and policies is damaged: rules may be lost or changed."""
-
     about: ClassVar[Kind] = Kind(
         "access-db",
         Severity.ERROR,
@@ -1059,15 +901,12 @@ class AccessDbFinding(Finding):
         "does not know it",
         "the next start takes access/users.json, else a backup",
     )
-    severity: Severity = Severity.ERROR
     fault: FileFault
     detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnNoteFinding(Finding):
-    """A note that saves an open some reading is damaged."""
-
     about: ClassVar[Kind] = Kind(
         "own-note",
         Severity.WARNING,
@@ -1078,15 +917,12 @@ class OwnNoteFinding(Finding):
         "does not know it",
         "the next stop writes it again",
     )
-    severity: Severity = Severity.WARNING
     fault: FileFault
     detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotAFileFinding(Finding):
-    """No file stands where lock or abort belongs: no open."""
-
     about: ClassVar[Kind] = Kind(
         "not-a-file",
         Severity.ERROR,
@@ -1097,15 +933,12 @@ class NotAFileFinding(Finding):
         "does not start",
         "move it elsewhere; where it stood for abort, touch STORE/abort",
     )
-    severity: Severity = Severity.ERROR
     fault: FileFault
     detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkLedgerFinding(Finding):
-    """The ledger of a Spark sink is damaged: was its last batch put?."""
-
     about: ClassVar[Kind] = Kind(
         "sink-ledger",
         Severity.ERROR,
@@ -1116,17 +949,12 @@ class SinkLedgerFinding(Finding):
         "does not know it",
         "remove the file; a batch may be put twice",
     )
-    severity: Severity = Severity.ERROR
     fault: FileFault
     detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptAsideFinding(Finding):
-    """What was taken out of the store is no longer whole in its side folder: it cannot be put
-    back.
-    """
-
     about: ClassVar[Kind] = Kind(
         "kept-aside",
         Severity.WARNING,
@@ -1140,7 +968,6 @@ class KeptAsideFinding(Finding):
         "does not know it",
         "none: the store is as it was",
     )
-    severity: Severity = Severity.WARNING
     fault: FileFault
     size: int | None = None
     detail: str | None = None
@@ -1148,8 +975,6 @@ class KeptAsideFinding(Finding):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetPastEndFinding(Finding):
-    """A group's committed offset is past the end of its queue: the next open sets it back."""
-
     about: ClassVar[Kind] = Kind(
         "offset-past-end",
         Severity.ERROR,
@@ -1160,16 +985,11 @@ class OffsetPastEndFinding(Finding):
         "keeps it: the group skips new messages",
         "pystore repair STORE",
     )
-    severity: Severity = Severity.ERROR
     group: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TombstonesFinding(Finding):
-    """The list of deleted topics is damaged, or another store's: topics may come back, or be
-    hidden.
-    """
-
     about: ClassVar[Kind] = Kind(
         "tombstones",
         Severity.ERROR,
@@ -1184,7 +1004,6 @@ class TombstonesFinding(Finding):
         "pystore repair STORE",
     )
     from_core: ClassVar = {"deleted_at": ("value", int)}
-    severity: Severity = Severity.ERROR
     fault: FileFault
     deleted_at: int | None = None
     detail: str | None = None
@@ -1229,138 +1048,33 @@ BY_CODE: dict[int, type[Finding]] = {
     54: LightNoFolderFinding,
     13: TombstonesFinding,
 }
+_FOUND_BY_PYTHON: tuple[type[Finding], ...] = (
+    MissingSegmentFinding,
+    SegmentSizeFinding,
+    StrayFileFinding,
+    KeptElsewhereFinding,
+    DoubleSegmentFinding,
+    MisnamedSegmentFinding,
+    LogFolderFinding,
+    NotDispatchedFinding,
+    QueueStrayFinding,
+    DeletedMessagesFinding,
+    DeletedTopicFinding,
+    IndexSizeFinding,
+    CheckpointFinding,
+    ConfigJsonFinding,
+    ConfigValueFinding,
+    ConfigBakFinding,
+    NotCheckedFinding,
+    MetadataDbFinding,
+    AccessDbFinding,
+    OwnNoteFinding,
+    NotAFileFinding,
+    SinkLedgerFinding,
+    KeptAsideFinding,
+    OffsetPastEndFinding,
+)
 #: By name.
 KINDS: dict[str, Kind] = {
-    found.about.name: found.about
-    for found in (
-        DamagedRecordFinding,
-        LogHoleFinding,
-        TornTailFinding,
-        RecordsAfterBlankFinding,
-        ShortBlankFinding,
-        NoBlankFinding,
-        UnreadableFinding,
-        BadPropertiesFinding,
-        SuspectPropertiesFinding,
-        NoQueueFinding,
-        BadQueueOffsetFinding,
-        TimeGoesBackFinding,
-        MissingSegmentFinding,
-        SegmentSizeFinding,
-        StrayFileFinding,
-        KeptElsewhereFinding,
-        DoubleSegmentFinding,
-        MisnamedSegmentFinding,
-        LogFolderFinding,
-        MissingUnitsFinding,
-        NotDispatchedFinding,
-        ForeignUnitFinding,
-        UnitSizeFinding,
-        UnitTagsFinding,
-        SameOffsetFinding,
-        ZeroUnitsFinding,
-        GhostUnitsFinding,
-        RecordDisagreesFinding,
-        UnitsBeyondFinding,
-        UnitOrderFinding,
-        LostMessagesFinding,
-        QueueGapFinding,
-        QueueFileSizeFinding,
-        QueueStrayFinding,
-        DeletedMessagesFinding,
-        DeletedTopicFinding,
-        IndexHeaderFinding,
-        IndexChainFinding,
-        IndexSlotsFinding,
-        IndexGhostsFinding,
-        MissingKeysFinding,
-        IndexSizeFinding,
-        LightDamagedFinding,
-        LightNamesFinding,
-        LightMissingFinding,
-        LightUnitsFinding,
-        LightNoFolderFinding,
-        CheckpointFinding,
-        ConfigJsonFinding,
-        ConfigValueFinding,
-        ConfigBakFinding,
-        NotCheckedFinding,
-        MetadataDbFinding,
-        AccessDbFinding,
-        OwnNoteFinding,
-        NotAFileFinding,
-        SinkLedgerFinding,
-        KeptAsideFinding,
-        OffsetPastEndFinding,
-        TombstonesFinding,
-    )
+    found.about.name: found.about for found in (*BY_CODE.values(), *_FOUND_BY_PYTHON)
 }
-
-__all__ = [
-    "BY_CODE",
-    "KINDS",
-    "AccessDbFinding",
-    "BadPropertiesFinding",
-    "BadQueueOffsetFinding",
-    "CheckpointFinding",
-    "ConfigBakFinding",
-    "ConfigJsonFinding",
-    "ConfigValueFinding",
-    "DamagedRecordFinding",
-    "DeletedMessagesFinding",
-    "DeletedTopicFinding",
-    "DoubleSegmentFinding",
-    "FileFault",
-    "ForeignUnitFinding",
-    "GhostUnitsFinding",
-    "IndexChainFinding",
-    "IndexGhostsFinding",
-    "IndexHeaderFinding",
-    "IndexSizeFinding",
-    "IndexSlotsFinding",
-    "KeptAsideFinding",
-    "KeptElsewhereFinding",
-    "LightDamagedFinding",
-    "LightFault",
-    "LightMissingFinding",
-    "LightNamesFinding",
-    "LightNoFolderFinding",
-    "LightUnitsFinding",
-    "LogFolderFinding",
-    "LogHoleFinding",
-    "LostMessagesFinding",
-    "MetadataDbFinding",
-    "MisnamedSegmentFinding",
-    "MissingKeysFinding",
-    "MissingSegmentFinding",
-    "MissingUnitsFinding",
-    "NoBlankFinding",
-    "NoQueueFinding",
-    "NotAFileFinding",
-    "NotCheckedFinding",
-    "NotDispatchedFinding",
-    "OffsetPastEndFinding",
-    "OwnNoteFinding",
-    "QueueFileSizeFinding",
-    "QueueGapFinding",
-    "QueueStrayFinding",
-    "RecordDisagreesFinding",
-    "RecordOutcome",
-    "RecordsAfterBlankFinding",
-    "SameOffsetFinding",
-    "SegmentSizeFinding",
-    "ShortBlankFinding",
-    "SinkLedgerFinding",
-    "StrayFileFinding",
-    "StrayReason",
-    "SuspectPropertiesFinding",
-    "TimeGoesBackFinding",
-    "TombstonesFinding",
-    "TornTailFinding",
-    "UnitOrderFinding",
-    "UnitSizeFinding",
-    "UnitTagsFinding",
-    "UnitsBeyondFinding",
-    "UnreadableFinding",
-    "ZeroUnitsFinding",
-]

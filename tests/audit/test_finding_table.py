@@ -41,7 +41,7 @@ def generator() -> ModuleType:
 
 def test_every_kind_has_a_class_of_its_name(generator: ModuleType):
     rows, _ = generator.parse((ROOT / "csrc/audit/findings.def").read_text(encoding="utf-8"))
-    assert [row.name for row in rows] == list(KINDS)
+    assert {row.name for row in rows} == KINDS.keys()
 
 
 @pytest.mark.parametrize(
