@@ -107,14 +107,14 @@ class Listeners:
         self._let_in = beside(handlers)
         if services.static is not None:
             services.static.queues.serve(self._let_in, core.framer_let_in)
+        topic_at = partial(topic_of, services.store)
+        authorizer = access.authorizer(
+            NeedsOfPlain(services.cluster, topic_at), NeedsOfPolicies(services.cluster, topic_at),
+            core.grant, partial(_own_addresses, services),
+        )  # fmt: skip
+        handlers = handlers | authorizer.before(access.guarded(handlers))
         if access.is_on:
-            topic_at = partial(topic_of, services.store)
-            policies = NeedsOfPolicies(services.cluster, topic_at)
-            plain = NeedsOfPlain(services.cluster, topic_at)
-            authorizer = services.authorizer = access.authorizer(
-                plain, policies, core.grant, partial(_own_addresses, services)
-            )
-            handlers = authorizer.before(handlers)
+            services.authorizer = authorizer
         if is_slave(o.settings):
             handlers = handlers | _refusals_of_slave(o.settings)
         self._handlers = beside(handlers)

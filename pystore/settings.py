@@ -505,7 +505,9 @@ _USED: dict[str, dict[str, Any]] = {
         "broker", "class", "upstream's class, or nothing", at_start=True),
     "authorizationProvider": _row("broker", "class", "as authenticationProvider", at_start=True),
     "authenticationMetadataProvider": _row(
-        "broker", "class", "as authenticationProvider", at_start=True),
+        "broker", "class",
+        "upstream's class; with both switches off it has the broker keep users for proxies",
+        at_start=True),
     "authorizationMetadataProvider": _row(
         "broker", "class", "as authenticationProvider", at_start=True),
     "authenticationStrategy": _row(

@@ -64,7 +64,7 @@ STEPS: dict[str, str] = {
     " fits no other name": "write the star last, or name each resource",
     "Refused request %d of '%s' from %s: %s":
         "grant the right (`pystore acl add`), or find out who is at the address",
-    "There is no user yet, and every request is refused: set initAuthenticationUser":
+    "There is no user yet, and %s is refused: set initAuthenticationUser":
         "set it and start again ([access.md](access.md))",
     # ---- acting as master ----
     "The master does not hear that this slave acted: %s": _NETWORK,

@@ -300,6 +300,17 @@ class PolicyRules:
             return _refused("parse authorization context error.", bad.remark)
         return self.authorized(name, asked, host)
 
+    def decide_super(self, command: Command) -> Verdict:
+        """Decides about a request that only a Super may ask, whichever checks are on."""
+        name = command.ext.get(ACCESS_KEY)
+        refused = self._authenticated(command, name)
+        if refused is not None:
+            return refused
+        assert name is not None
+        if self.users[name].superuser:
+            return Verdict(True, f"User:{name} is Super")
+        return _refused(f"User:{name} is not Super.", f"User:{name} is Normal", name)
+
     def secret_of(self, key: str) -> str | None:
         user = self.users.get(key)
         return user.password if user is not None else None

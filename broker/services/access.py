@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from broker.access.authorizer import Authorizer, subject_of
 from broker.access.needs import AccessAction, AccessRequest, Ask, Verdict, topic_need
 from broker.access.plain import PlainRules
 from broker.access.policies import PolicyRules, User
-from broker.access.signature import ACCESS_KEY, BINDING, Credentials
+from broker.access.proof import ASKS_FOR_PROOF
+from broker.access.signature import ACCESS_KEY, BINDING, Credentials, binding_of
 from broker.loop.safe_log import SafeLogger
 from broker.services.plain_access import PlainAccess
 from broker.services.policy_access import PolicyAccess, user_of_setting
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command
-from broker.wire.handlers import Peer
+from broker.wire.handlers import Handler, Peer
 from pystore.configuration.problems import SettingProblem, refuse
 from pystore.errors import BadArgument
 from pystore.settings import Settings
@@ -34,12 +35,24 @@ log = SafeLogger("broker.access")
 Grant = Callable[[tuple[str, int], int, str, str, str, str, str], None]
 _PACKAGE = "org.apache.rocketmq.auth."
 _INNER = "innerClientAuthenticationCredentials"
+#: The setting by which a broker keeps users and policies, though it checks nobody itself.
+_KEEPS = "authenticationMetadataProvider"
+_LOCAL_USERS = f"{_PACKAGE}authentication.provider.LocalAuthenticationMetadataProvider"
+#: What such a broker lets nobody ask but a Super: all about users and policies.
+_OF_SUPERS = frozenset(range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1))
 #: Settings that only a broker with users and policies reads.
 _OF_USERS = frozenset(
     {
         "authenticationMetadataProvider", "authenticationProvider", "authenticationStrategy",
         "authenticationWhitelist", "authorizationMetadataProvider", "authorizationProvider",
         "authorizationStrategy", "authorizationWhitelist", "initAuthenticationUser",
+        "migrateAuthFromV1Enabled",
+    }
+)  # fmt: skip
+#: Those of them that a broker reads that only keeps users.
+_OF_KEEPERS = frozenset(
+    {
+        _KEEPS, "authorizationMetadataProvider", "initAuthenticationUser",
         "migrateAuthFromV1Enabled",
     }
 )  # fmt: skip
@@ -54,8 +67,8 @@ class Access:
     """Access control of one broker, with the `settings` of the broker, the broker.conf `conf` (None
     when none was given) and the store's folder `root`.
 
-    `plain` or `policies` is the one of the two that is on; both are None when access control is
-    off."""
+    `plain` or `policies` is the one of the two that is on. When access control is off `plain` is
+    None, and so is `policies`, unless the broker keeps them for proxies, which ask for them."""
 
     def __init__(self, settings: Settings, conf: Path | None, root: Path) -> None:
         """Raises: BadArgument for settings that contradict each other."""
@@ -68,12 +81,13 @@ class Access:
         refuse(access_forms(settings))
         if settings["aclEnable"]:
             self.plain = PlainAccess(self._folder, self._tell)
-        elif _has_users(settings):
+        elif _has_users(settings) or _keeps_users(settings):
             self.policies = PolicyAccess(root / "access", self._tell, settings.file_mode)
 
     @property
     def is_on(self) -> bool:
-        return self.plain is not None or self.policies is not None
+        """Whether this broker checks who asks."""
+        return self.plain is not None or (self.policies is not None and _has_users(self._settings))
 
     async def start(self) -> None:
         """Reads the rules. Raises: StoreError when they cannot be read: nobody is let in by such
@@ -107,9 +121,8 @@ class Access:
             for line in policies.migrate(plain.rules):
                 log.warning("%s", line)
         if not policies.rules.users:
-            log.warning(
-                "There is no user yet, and every request is refused: set initAuthenticationUser"
-            )
+            kind = "every request" if self.is_on else "every request about users"
+            log.warning("There is no user yet, and %s is refused: set initAuthenticationUser", kind)
 
     async def stop(self) -> None:
         if self.plain is not None:
@@ -133,7 +146,12 @@ class Access:
         ask = ask_plain if self.plain is not None else ask_policies
 
         def decide(command: Command, host: str) -> Verdict:
-            return self.rules.decide(command, ask, host)
+            rules = self.rules
+            if self.is_on or not isinstance(rules, PolicyRules):
+                return rules.decide(command, ask, host)
+            if command.code == ASKS_FOR_PROOF and binding_of(command) is None:
+                return Verdict(True, "no proof is asked for")
+            return rules.decide_super(command)
 
         def granted(peer: Peer, command: Command) -> None:
             key = command.ext.get(ACCESS_KEY)
@@ -149,6 +167,13 @@ class Access:
             return self.rules.secret_of(key) if key else None
 
         return Authorizer(decide, granted, secret_of, own)
+
+    def guarded(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+        """Returns those of the handlers that an authorizer stands before."""
+        if self.is_on:
+            return dict(handlers)
+        kept = _OF_SUPERS | {ASKS_FOR_PROOF} if self.policies is not None else frozenset()
+        return {code: handler for code, handler in handlers.items() if code in kept}
 
     def may_publish(self, user: str, host: str, topic: str) -> bool:
         """Returns whether a user who has proved who it is may publish to a topic, by the present
@@ -192,6 +217,10 @@ def _has_users(settings: Settings) -> bool:
     return bool(settings["authenticationEnabled"] or settings["authorizationEnabled"])
 
 
+def _keeps_users(settings: Settings) -> bool:
+    return bool(settings[_KEEPS] == _LOCAL_USERS)
+
+
 def access_forms(settings: Settings) -> Iterator[SettingProblem]:
     """Yields settings of access control that contradict each other or cannot be read. No I/O."""
     if settings["aclEnable"] and _has_users(settings):
@@ -202,7 +231,8 @@ def access_forms(settings: Settings) -> Iterator[SettingProblem]:
         )  # fmt: skip
     for name, keys in _USERS.items():
         try:
-            if settings[name] and (_has_users(settings) or name == _INNER):
+            reads = _has_users(settings) or _keeps_users(settings) or name == _INNER
+            if settings[name] and reads:
                 user_of_setting(name, settings[name], keys)
         except BadArgument as bad:
             yield SettingProblem(name, settings.source(name), bad.text)
@@ -218,9 +248,19 @@ def access_forms(settings: Settings) -> Iterator[SettingProblem]:
 
 
 def _without_users(settings: Settings) -> Iterator[SettingProblem]:
-    """Yields settings of users and policies in a broker that has none. Upstream passes over them,
-    too, so that a file with its switches off starts; but it looks protected, and is not."""
-    for name in sorted(_OF_USERS & settings.explicit):
+    """Yields settings of users and policies in a broker that checks nobody by them. Upstream passes
+    over them, too, so that a file with its switches off starts; but it looks protected, and is
+    not."""
+    idle = _OF_USERS
+    if _keeps_users(settings) and not settings["aclEnable"]:
+        idle -= _OF_KEEPERS
+        yield SettingProblem(
+            _KEEPS, settings.source(_KEEPS),
+            f"{_KEEPS} has this broker keep users for proxies that ask for them: it checks nobody"
+            " itself",
+            False, "no-effect", "set authenticationEnabled=true to have it check them, too",
+        )  # fmt: skip
+    for name in sorted(idle & settings.explicit):
         if settings[name]:
             yield SettingProblem(
                 name, settings.source(name),

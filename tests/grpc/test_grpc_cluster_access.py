@@ -384,3 +384,77 @@ def test_a_stranger_who_registers_as_a_broker_says_who_nobody_is(guarded: Guarde
             assert told.code == 16 or asked.code == Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
     with guarded.caller("shop", "shop-secret") as caller:
         assert caller.send(message("Normal")).status.code == CODE.OK
+
+
+@pytest.fixture(scope="module")
+def keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """A broker that checks nobody and keeps users for its proxy."""
+    folder = tmp_path_factory.mktemp("keeper")
+    conf = folder / "rmq-proxy.json"
+    conf.write_text(json.dumps(CONF))
+    kept = "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider"
+    thread = LoopThread("proxy of a keeper")
+    with (
+        NameServer.in_thread(listenPort=0, kvConfigPath="") as names,
+        serving(
+            folder / "store", namesrvAddr=names.address, authenticationMetadataProvider=kept,
+            innerClientAuthenticationCredentials=INNER,
+        ) as broker,
+    ):  # fmt: skip
+        proxy = Proxy(names.address, conf=conf, grpc_port=0, remoting_port=0, drain_s=0.2)
+        thread.run(proxy.start())
+        try:
+            found = Guarded(broker, proxy, thread)
+            found.user("shop", ("Topic:Normal", "Pub"), ("Cluster:DefaultCluster", "All"))
+            yield found
+        finally:
+            thread.run(proxy.stop())
+            thread.stop()
+
+
+@pytest.mark.parametrize(
+    ("password", "topic", "code"),
+    [
+        ("shop-secret", "Normal", CODE.OK),
+        ("shop-secret", "Fifo", CODE.UNAUTHORIZED),
+        ("guessed", "Normal", CODE.UNAUTHORIZED),
+    ],
+)
+def test_a_proxy_checks_by_users_of_a_broker_that_checks_nobody(
+    keeper: Guarded, password: str, topic: str, code: int
+) -> None:
+    with keeper.caller("shop", password) as caller:
+        assert caller.send(message(topic)).status.code == code
+    unsigned = {"server": "5.3.3", "code": Code.GET_ALL_TOPIC_CONFIG, "ext": {}}
+    assert play(keeper.broker.port, unsigned)[0] == 0
+
+
+@pytest.mark.parametrize("code", range(Code.AUTH_CREATE_USER, Code.AUTH_LIST_ACL + 1))
+def test_a_broker_that_keeps_users_tells_them_to_a_super_alone(keeper: Guarded, code: int) -> None:
+    """Whatever the rights of a Normal user are, which are about what proxies let in."""
+    about = {"username": "shop", "subject": "User:shop"}
+    case = {"server": "5.3.3", "code": code, "ext": about, "body": '{"password": "stolen-1"}'}
+    bad, good = {"key": "inner", "secret": "guessed"}, {"key": "inner", "secret": "inner-secret"}
+    normal = {"key": "shop", "secret": "shop-secret"}
+    said = [play(keeper.broker.port, case | who)[:2] for who in ({}, bad, normal)]
+    assert said == [
+        (16, "username cannot be null."),
+        (16, "check signature failed."),
+        (16, "User:shop is not Super."),
+    ]
+    if code not in (Code.AUTH_UPDATE_USER, Code.AUTH_DELETE_USER, Code.AUTH_DELETE_ACL):
+        answered, remark, _ = play(keeper.broker.port, case | good)
+        assert "check signature" not in remark and answered != 3
+
+
+def test_a_broker_that_keeps_users_proves_nothing_to_who_does_not_know_the_secret(
+    keeper: Guarded,
+) -> None:
+    """A proof of the secret over a request that another has signed would be one for a stranger."""
+    bound = "pystore-for " + keeper.broker.address + " 305 nonce\n"
+    case = {"server": "5.3.3", "code": 305, "ext": {"!for": bound}, "key": "inner"}
+    assert play(keeper.broker.port, case | {"secret": "guessed"})[:2] == (
+        16, "check signature failed."
+    )  # fmt: skip
+    assert play(keeper.broker.port, case | {"secret": "inner-secret"})[0] == 0
+    assert play(keeper.broker.port, {"server": "5.3.3", "code": 305, "ext": {}})[0] == 0
