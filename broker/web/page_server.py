@@ -32,13 +32,13 @@ from broker.web.drawing import WIDTH
 from broker.web.records import text_of
 from broker.web.rows import counted
 from pystore import __version__
-from pystore.cli.verbs import Size, iso, shown
+from pystore.cli.verbs import human_size, iso, printable
 from pystore.errors import BadArgument, ExpressionIllegal, NotFound, RecordDamaged, StoreError
 
 if TYPE_CHECKING:
     from broker.client.credentials import Credentials
 
-__all__ = ["COOKIE", "HEADERS", "Handler", "PageServer", "download", "redirection", "text_of_size"]
+__all__ = ["COOKIE", "HEADERS", "Handler", "PageServer", "download", "redirection"]
 
 _T = TypeVar("_T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -73,15 +73,6 @@ _NAME_SHOWN = 300
 _here: ContextVar[str] = ContextVar("_here", default="")
 
 
-def visible(text: object) -> str:
-    r"""Returns text with control characters, and those that turn the direction of writing, as
-    ``\xNN``; lines and tabs pass."""
-    return "".join(
-        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape", "replace").decode()
-        for c in str(text)
-    )
-
-
 def address_of_page(path: str, **query: object) -> str:
     """Returns the address of a page with a query; what is None or empty is left out."""
     given = {name: value for name, value in query.items() if value not in (None, "")}
@@ -95,11 +86,6 @@ def _since(ms: int) -> str:
     if days:
         return f"{days} d {hours} h"
     return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min"
-
-
-def text_of_size(size: int) -> str:
-    """Returns bytes in the unit that fits them."""
-    return shown(Size(size)).partition(" (")[0]
 
 
 def _ago(seconds: float) -> str:
@@ -161,9 +147,10 @@ class PageServer:
             trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
         self._templates.filters |= {
-            "visible": visible, "iso": iso, "safe_text": text_of,
+            "visible": lambda text: printable(str(text), keep="\n\t"), "iso": iso,
+            "safe_text": text_of,
             "name": lambda text: text_of(str(text), _NAME_SHOWN),
-            "bytes": text_of_size,
+            "bytes": human_size,
             "count": lambda n: "-" if n is None else n if isinstance(n, str) else f"{n:,}",
             "since": _since, "ago": _ago, "of": counted,
             "rate": lambda n: "-" if n is None else f"{n:,.0f}" if n >= 100 else f"{n:,.1f}",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from pystore.cli.verbs import shown
+from pystore.cli.verbs import printable
 from pystore.format.properties import parse_properties
 from pystore.format.records import Buffer, RecordHead, record_head
 from pystore.native import lib
@@ -21,8 +21,7 @@ _LINE = 16
 def text_of(text: str, most: int = _VALUE_SHOWN) -> str:
     """Returns the text of a client, shortened, with control characters, marks of direction and the
     like written out, so that it cannot pretend to be something else. Lines and tabs stay."""
-    lines = text[:most].replace("\r\n", "\n").split("\n")
-    made = "\n".join("\t".join(shown(part) for part in line.split("\t")) for line in lines)
+    made = printable(text[:most].replace("\r\n", "\n"), keep="\n\t")
     return made + (f"\u2026 ({len(text) - most} more)" if len(text) > most else "")
 
 
@@ -98,5 +97,5 @@ class RecordView:
                 text = raw[: len(raw) - cut].decode()
             except UnicodeDecodeError:
                 continue
-            return shown(text[:_PREVIEW]) + ("\u2026" if len(body) > _PREVIEW else "")
+            return printable(text[:_PREVIEW]) + ("\u2026" if len(body) > _PREVIEW else "")
         return f"<{len(body)} bytes>"

@@ -12,15 +12,7 @@ from aiohttp import web
 
 from broker.web.cached import known_soon
 from broker.web.drawing import log_map
-from broker.web.page_server import (
-    COOKIE,
-    HEADERS,
-    Handler,
-    PageServer,
-    download,
-    redirection,
-    text_of_size,
-)
+from broker.web.page_server import COOKIE, HEADERS, Handler, PageServer, download, redirection
 from broker.web.rawlog import RawLog
 from broker.web.records import RecordView, hex_lines
 from broker.web.rows import SOON_S, QueueRow, paged
@@ -29,6 +21,7 @@ from broker.web.store_overview import StoreOverview
 from broker.web.store_pages import StorePages
 from broker.web.topic_search import MessageFilter, Newest, newest, queue_of
 from pystore.audit import Audit, describe, mend_command, verify
+from pystore.cli.verbs import human_size
 from pystore.errors import BadArgument, NotAStore, StoreError
 from pystore.format.records import CHECK_BODY, check_record
 from pystore.settings import load
@@ -117,7 +110,7 @@ class FolderServer(PageServer):
         lag = counts["lag"]
         totals = {
             "Messages": (counts["messages"], "/topics"),
-            "Size": (text_of_size(shown.pop("size")), "/map"),
+            "Size": (human_size(shown.pop("size")), "/map"),
             "Topics": (counts["topics"], "/topics"), "Groups": (counts["groups"], "/groups"),
             "Lag": (lag and lag.behind, "/groups"), "Dead letters": (counts["dead"], "/dead"),
             "Timers waiting": (timers, "/waiting"), "Open transactions": (halves, "/waiting"),
@@ -193,7 +186,8 @@ class FolderServer(PageServer):
 
     async def _body(self, request: web.Request) -> web.StreamResponse:
         at = self._place(request)
-        return download(await self._read(self._pages.body, at), f"body-{at}")
+        page = await self._read(self._pages.message, at)
+        return download(page.whole_body, f"body-{at}")
 
     async def _record(self, request: web.Request) -> web.StreamResponse:
         at = self._place(request)

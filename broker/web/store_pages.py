@@ -13,7 +13,7 @@ from broker.web.explaining import body_of, explain
 from broker.web.records import RecordView
 from broker.web.rows import QueueRow, counted
 from pystore import QueueInfo, Reader, RecoveryReport
-from pystore.cli.verbs import Size, holder_of, iso, parse_time, shown
+from pystore.cli.verbs import hex_dump, holder_of, human_size, iso, parse_time
 from pystore.errors import BadArgument, NotFound, StoreError
 from pystore.format.records import check_record
 from pystore.store.pending_log import find_pending
@@ -23,7 +23,8 @@ __all__ = ["MessagePage", "OpenForecast", "StorePages", "message_page", "next_op
 
 #: Rows of one page; bytes of a body that are shown.
 ROWS, BODY_MAX = 100, 64 << 10
-_HEX_WIDTH = 16
+#: Of them where they are shown as a dump.
+_HEX_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def next_open(report: RecoveryReport, *, is_held: bool, is_crashed: bool) -> Ope
     )
     if not is_crashed and not report.bytes_cut and not items:
         return OpenForecast("It was closed cleanly: the next open changes nothing.", False)
-    checked = f"{shown(Size(report.scanned_bytes)).partition(' (')[0]} of the log"
+    checked = f"{human_size(report.scanned_bytes)} of the log"
     text = f"The next open for writing checks {checked} from byte {report.scanned_from:,} on"
     if is_crashed:
         text = f"It was not closed cleanly. {text}, and writes queues and index of it again"
@@ -216,12 +217,6 @@ class StorePages:
         """Returns the message at a place. Raises: NotFound, StoreError."""
         return message_page(self.record(at), at)
 
-    def body(self, at: int) -> bytes:
-        """Returns the body of a message. Raises: NotFound, StoreError."""
-        data = self.record(at)
-        head = check_record(data)
-        return body_of(data, head)[0] if head is not None else b""
-
 
 def message_page(data: bytes, at: int) -> MessagePage:
     """Returns the page of a message. data: a record. at: its place in the log. Raises: NotFound
@@ -266,12 +261,7 @@ def _as_text(body: bytes) -> tuple[str, str]:
     except UnicodeDecodeError as bad:
         if bad.start >= len(body) - 3 and len(body) == BODY_MAX:  # cut within a letter
             return "text", body[: bad.start].decode()
-    lines = []
-    for at in range(0, min(len(body), 4096), _HEX_WIDTH):
-        row = body[at : at + _HEX_WIDTH]
-        letters = "".join(chr(b) if 32 <= b < 127 else "." for b in row)
-        lines.append(f"{at:08x}  {row.hex(' '):<47}  {letters}")
-    return "hex", "\n".join(lines)
+    return "hex", hex_dump(body[:_HEX_MAX])
 
 
 def _as_json(body: bytes) -> str:

@@ -13,10 +13,11 @@ word, its value one :class:`Verb` or a sequence of them, all beginning with that
             s.out.facts("topic", {"queues": len(reader.queues(topic))})
 
 ``usage`` makes the error for an invalid argument, ``with_step`` gives one of the network its next
-step; ``parse_time`` reads a time, ``iso``
-writes one, ``When`` is one in ms that is shown as a date, ``Size`` a number of bytes; ``shown`` is
-a value as text, safe for a terminal; ``message_record`` and ``message_lines`` show a message as
-JSON and as text; ``show_balance`` shows what went in beside what came out;
+step; ``parse_time`` reads a time, ``iso`` writes one, ``When`` is one in ms that is shown as a
+date, ``Size`` a number of bytes, which ``human_size`` writes; ``shown`` is a value as text, safe
+for a terminal, as ``printable`` makes it; ``hex_dump`` shows bytes; ``message_record`` and
+``message_lines`` show a message as JSON and as text; ``show_balance`` shows what went in beside
+what came out;
 ``holder_of`` says which process writes to a store, ``aligned`` makes lines of columns.
 """
 
@@ -27,9 +28,19 @@ from dataclasses import dataclass
 
 from pystore.cli._balance import show_balance
 from pystore.cli._output import aligned
-from pystore.cli._records import message_lines, message_record
+from pystore.cli._records import hex_dump, message_lines, message_record
 from pystore.cli._session import Session, holder_of
-from pystore.cli._values import Size, When, iso, parse_time, shown, usage, with_step
+from pystore.cli._values import (
+    Size,
+    When,
+    human_size,
+    iso,
+    parse_time,
+    printable,
+    shown,
+    usage,
+    with_step,
+)
 
 __all__ = [
     "Session",
@@ -37,11 +48,14 @@ __all__ = [
     "Verb",
     "When",
     "aligned",
+    "hex_dump",
     "holder_of",
+    "human_size",
     "iso",
     "message_lines",
     "message_record",
     "parse_time",
+    "printable",
     "show_balance",
     "shown",
     "usage",
