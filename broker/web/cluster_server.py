@@ -80,12 +80,9 @@ class ClusterServer(ClusterPeople):
         """Starts serving. Raises: OSError, ClientError when nobody of a cluster answers there."""
         facts = self._facts = await self._found()
         namesrv = "" if facts.of_broker else self.target
-        self._overview = ClusterOverview(facts, namesrv, **self._access_options())
+        self._overview = ClusterOverview(facts, namesrv, **self._options)
         self._overview.start()
         await super().start()
-
-    def _access_options(self) -> dict[str, Any]:
-        return {name: self._options[name] for name in ("credentials", "tls")}
 
     async def _found(self) -> ClusterFacts:
         """Returns what a name server says, or, where it does not know what one is asked, a broker.
@@ -229,7 +226,7 @@ class ClusterServer(ClusterPeople):
             rows = await self.facts.by_key(topic, key)
         elif when and topic:
             places = await self.facts.by_time(topic, parse_time(when, "time"))
-        return self._page("cluster_find.html", query=query, rows=rows, places=places)
+        return self._page("find.html", query=query, rows=rows, places=places, runs=True)
 
     async def _one(self, request: web.Request) -> tuple[dict[str, object], RecordView]:
         """Returns a message by its place. Raises: BadArgument, NoRoute, ClientError."""
@@ -266,10 +263,10 @@ class ClusterServer(ClusterPeople):
         ]
         found = paged(names, self._page_of(request))
         topics = await asyncio.gather(*(self.facts.admin.topic(name) for name in found.rows))
-        rows = [(topic.name[len(DLQ_PREFIX) :], topic.messages) for topic in topics]
+        rows = [GroupRow(t.name[len(DLQ_PREFIX) :], None, None, t.messages) for t in topics]
         return self._page(
-            "cluster_dead.html", found=found, rows=rows, prefix=DLQ_PREFIX,
-            query=dict(request.query),
+            "dead.html", found=found, rows=rows, prefix=DLQ_PREFIX, query=dict(request.query),
+            runs=True,
         )  # fmt: skip
 
     # ---- rates ----

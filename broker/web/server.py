@@ -157,18 +157,19 @@ class FolderServer(PageServer):
         return answer
 
     async def _find(self, request: web.Request) -> web.StreamResponse:
-        asked = [request.query.get(name, "").strip() for name in ("topic", "key", "id", "time")]
-        if not any(asked):
-            return self._page("find.html", found=None)
-        found = await self._read(self._pages.find, *asked)
+        query = {name: value.strip() for name, value in request.query.items()}
+        asked = [query.get(name, "") for name in ("topic", "key", "id", "time")]
+        rows = None
+        found = await self._read(self._pages.find, *asked) if any(asked) else None
         if isinstance(found, int):
             return redirection(f"/message?at={found}")
         if isinstance(found, tuple):
             name, queue, offset = found
             where = urlencode({"name": name, "queue": queue, "offset": offset})
             return redirection(f"/topic?{where}")
-        pages = [await self._read(self._pages.message, at) for at in found]
-        return self._page("find.html", found=pages)
+        if found is not None:
+            rows = [("", RecordView(await self._read(self._pages.record, at))) for at in found]
+        return self._page("find.html", query=query, rows=rows, places=[], runs=False)
 
     async def _waiting(self, request: web.Request) -> web.StreamResponse:
         return self._page("waiting.html", **await self._read(self._pages.waiting))

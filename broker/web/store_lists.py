@@ -98,4 +98,4 @@ class StoreLists:
         """Returns the groups with dead letters. Raises: StoreError."""
         rows = [each for each in self.all_groups().rows if each.dead]
         found = paged(rows, page, order=lambda group: group.dead or 0)
-        return {"found": found, "prefix": DLQ_PREFIX, "write": False}
+        return {"found": found, "rows": found.rows, "prefix": DLQ_PREFIX, "runs": False}
