@@ -36,6 +36,7 @@ from broker.services.replication.replication import is_slave
 from broker.services.setting_forms import servers_of
 from broker.start_checks import Ask, bind_address, on_this_machine, read_start
 from broker.startup import Ground, Options, begins_after_tier, open_ground, open_services
+from broker.wire.handlers import address_text
 from pystore import Store
 from pystore.configuration.problems import refuse
 from pystore.errors import BadArgument
@@ -221,8 +222,7 @@ class Broker(Stopping):
         return endpoint.port if endpoint is not None else 0
 
     def _at(self, port: int) -> str:
-        host = self.settings["brokerIP1"]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return address_text((self.settings["brokerIP1"], port))
 
     @property
     def namesrv_address(self) -> str:
@@ -390,8 +390,7 @@ class Broker(Stopping):
         self._namesrv_port = made.port
         self._undo_ground.push_async_callback(made.stop, 0.5)
         self.namesrv = made
-        host = self.settings["brokerIP1"]
-        own = f"[{host}]:{made.port}" if ":" in host else f"{host}:{made.port}"
+        own = self._at(made.port)
         others = [each for each in servers_of(self.settings["namesrvAddr"]) if each != own]
         self._options.set("namesrvAddr", ";".join([own, *others]))
 

@@ -23,6 +23,7 @@ from broker.startup import Options, open_ground, open_services
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
+from broker.wire.handlers import address_text
 from pystore import Reader
 from pystore.errors import BadArgument, DiskFull, NotAStore, StoreError
 from pystore.files import FILE_MODE, make_folders, read_file, replace_file
@@ -111,7 +112,7 @@ class Clone:
         ha_port = int(found.get("haListenPort") or 0) or port + 1
         return MasterFacts(
             self._master,
-            self._ha or (f"[{host}]:{ha_port}" if ":" in host else f"{host}:{ha_port}"),
+            self._ha or address_text((host, ha_port)),
             int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]),
             {name: found[name] for name in _ALIKE if name in found and name in TABLE},
         )  # fmt: skip

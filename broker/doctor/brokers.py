@@ -20,6 +20,7 @@ from broker.services.setting_rules import at_odds
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command
+from broker.wire.handlers import address_text
 from pystore.settings import TABLE, read_settings
 
 __all__ = ["check_broker", "check_name_server", "cluster_info", "is_loopback", "safely"]
@@ -87,8 +88,7 @@ async def check_broker(
 
 def _advertised(settings: Mapping[str, str], where: str) -> str:
     host = settings.get("brokerIP1") or parse_address(where)[0]
-    port = settings.get("listenPort", "10911")
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return address_text((host, settings.get("listenPort", "10911")))
 
 
 async def _address(

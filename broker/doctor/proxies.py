@@ -19,6 +19,7 @@ from broker.services.names import is_system_topic
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command
+from broker.wire.handlers import address_text
 from pystore.configuration.problems import SettingProblem
 from pystore.format.names import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX
 
@@ -112,7 +113,7 @@ async def _routes(where: str, calls: ProxyCalls, known: _Known) -> AsyncIterator
         told = f"asked for a route it says {name_of(code)}: {text}"
         yield diagnosed("proxy-without-broker", where, told)
     told_addresses = {
-        _joined(each.host, each.port)
+        address_text((each.host, each.port))
         for queue in reply.message_queues
         for each in queue.broker.endpoints.addresses
     }
@@ -126,10 +127,6 @@ async def _routes(where: str, calls: ProxyCalls, known: _Known) -> AsyncIterator
         if failed:
             text = f"clients are told to come to {told}: {failed}"
             yield diagnosed("proxy-address", where, text)
-
-
-def _joined(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _sizes(

@@ -31,6 +31,7 @@ from broker.remoting.connection import Limits
 from broker.remoting.server import listening_socket
 from broker.remoting.tls import TlsSettings
 from broker.services.policy_access import user_of_setting
+from broker.wire.handlers import address_text
 from pystore.configuration.problems import SettingProblem, refuse
 from pystore.errors import BadArgument
 
@@ -185,5 +186,4 @@ def _signing(client: ClientSettings | None, conf: ProxySettings) -> ClientSettin
 
 
 def _joined(host: str, port: int) -> str:
-    host = (host or "127.0.0.1").strip("[]")
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return address_text(((host or "127.0.0.1").strip("[]"), port))

@@ -40,7 +40,7 @@ from broker.remoting.tls import TlsSettings
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import ONEWAY, Command, Refused
-from broker.wire.handlers import Handler, Peer
+from broker.wire.handlers import Handler, Peer, address_text
 from pystore.errors import BadArgument
 from pystore.files.javaproperties import parse_java_properties
 from pystore.format.names import DLQ_PREFIX, RETRY_PREFIX, TEMPLATE_TOPIC
@@ -441,8 +441,7 @@ class Relay:
         host = self._settings.remoting_host or self._settings.host
         if not host:
             host = cast(Connection, peer).local[0]
-        host = host.strip("[]")
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        return address_text((host.strip("[]"), self.port))
 
 
 def _worded(handler: Any) -> Handler:

@@ -46,7 +46,7 @@ from broker.wire.framer import (
     SendWaiter,
     plain_framers,
 )
-from broker.wire.handlers import Handler, Handlers
+from broker.wire.handlers import Handler, Handlers, address_text
 from broker.wire.outstanding import EitherWaiter, Outstanding, Waiter
 
 __all__ = ["Connection", "Endpoint", "Limits", "Parts"]
@@ -788,8 +788,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def __str__(self) -> str:
-        host, port = self.address
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return address_text(self.address)
 
 
 def unsupported(command: Command) -> Command:

@@ -27,6 +27,7 @@ from broker.remoting.tls import TlsSettings
 from broker.wire.codec import BadFrame
 from broker.wire.command import Command
 from broker.wire.framer import Link, PlainFramer
+from broker.wire.handlers import address_text
 from pystore.errors import BadArgument, StoreError, UsedAfterFork
 from pystore.native import ffi, lib, raise_error
 
@@ -306,7 +307,7 @@ def end_of_unopened(row: Any) -> tuple[str, str, str]:
     """Returns the peer's address of a PS_NET_UNOPENED, the kind of its end, and its cause."""
     peer, why, detail, *_ = (text_of_event(row) + "\n").split("\n")
     host, _, port = peer.partition(" ")
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}", why, detail
+    return address_text((host, port)), why, detail
 
 
 def popped_of_event(row: Any) -> tuple[int, bytes, Any]:

@@ -16,7 +16,7 @@ from broker.remoting.tls import TlsSettings
 from broker.wire.codes import ResponseCode
 from broker.wire.command import Command
 from broker.wire.framer import FramerFactory
-from broker.wire.handlers import Handler, Handlers, Peer
+from broker.wire.handlers import Handler, Handlers, Peer, address_text
 
 __all__ = ["RemotingServer", "listening_socket"]
 
@@ -185,7 +185,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 
 def _cannot_listen(host: str, port: int, failed: OSError) -> OSError:
-    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    where = address_text((host, port))
     return OSError(failed.errno, f"cannot listen on {where}: {failed.strerror or failed}")
 
 

@@ -25,7 +25,7 @@ from broker.services.topics import READ, WRITE, Topics
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
-from broker.wire.handlers import Peer
+from broker.wire.handlers import Peer, address_text
 from broker.wire.jsonbody import INT, OBJECT, TEXT, JsonMember, Shape, listed, required
 from broker.wire.mqjson import JsonText
 from pystore.meta.configfiles import DataVersion, TopicConfig, version_to_json
@@ -133,7 +133,7 @@ class Registration:
     def ha_address(self) -> str:
         """``host:port`` that slaves connect to."""
         host = self._settings["brokerIP2"] or self._settings["brokerIP1"]
-        return f"[{host.strip('[]')}]:{self.ha_port}" if ":" in host else f"{host}:{self.ha_port}"
+        return address_text((host.strip("[]"), self.ha_port))
 
     def again(self) -> None:
         """Registers at once, to learn what has changed at the name servers."""

@@ -23,6 +23,7 @@ from broker.web.records import RecordView
 from broker.web.rows import KINDS_OF_TOPICS, GroupRow, LagRow, TopicRow, kind_of
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode
+from broker.wire.handlers import address_text
 from pystore.format.names import DLQ_PREFIX
 from pystore.meta.configfiles import SubscriptionGroup, group_from_json
 
@@ -252,12 +253,12 @@ class ClusterFacts:
             place = offset_id_of(text)
         except ValueError:
             raise Misuse("this is not an offset id; with the topic, try it as a key") from None
-        host = f"[{place.host}]" if ":" in place.host else place.host
+        address = address_text((place.host, place.port))
         for each in await self.places.get():
-            if each.address == f"{host}:{place.port}":
+            if each.address == address:
                 found = await self.admin.message(text)
                 return [(each.name, RecordView(bytes(found.record)))] if found is not None else []
-        raise Misuse(f"the id names {host}:{place.port}, which is not of this cluster")
+        raise Misuse(f"the id names {address}, which is not of this cluster")
 
     async def by_time(self, topic: str, ms: int) -> list[tuple[str, int, int, RecordView | None]]:
         """Returns of each queue the first message stored then or later. Raises: ClientError."""

@@ -83,6 +83,7 @@ def host_text(peer: Peer) -> str:
     return address_text(peer.address)
 
 
-def address_text(address: tuple[str, int]) -> str:
+def address_text(address: tuple[str, int | str]) -> str:
+    """Returns ``host:port``, or ``[v6]:port``."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -16,6 +16,7 @@ from broker.client.pulling import SUBSCRIPTION
 from broker.client.queries import messages_of_broker, placed
 from broker.client.records import received
 from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.handlers import address_text
 from pystore.format.names import TOOLS_GROUP, TRACE_TOPIC
 
 __all__ = ["MessageAdmin"]
@@ -57,17 +58,16 @@ class MessageAdmin(OffsetAdmin):
         return {each.address: each.name for each in await self.cluster()}
 
     async def _at(self, place: OffsetId) -> ReceivedMessage | None:
-        host, offset = f"[{place.host}]" if ":" in place.host else place.host, place.offset
-        address = self._broker or f"{host}:{place.port}"
+        address = self._broker or address_text((place.host, place.port))
         code = RequestCode.VIEW_MESSAGE_BY_ID
         answer = await self.network.request(
-            address, code, {"offset": offset}, fine=(0, ResponseCode.SYSTEM_ERROR)
+            address, code, {"offset": place.offset}, fine=(0, ResponseCode.SYSTEM_ERROR)
         )
         if answer.code:
             return None
         with reading(code.name, address):
             found = placed(bytes(answer.body), (await self._names()).get(address, ""))
-        return found[0] if found and found[0].physical_offset == offset else None
+        return found[0] if found and found[0].physical_offset == place.offset else None
 
     async def messages_by_key(
         self, topic: str, key: str, *, begin_ms: int = 0, end_ms: int = _LAST_MS, most: int = 32

@@ -48,10 +48,8 @@ _LOGGED = 20
 
 def ha_info(s: Services) -> dict[str, str]:
     """Returns what EXCHANGE_BROKER_HA_INFO (906) says of this broker."""
-    host = s.settings["brokerIP2"] or s.settings["brokerIP1"]
     return {
-        "masterHaAddress": f"[{host}]:{s.registration.ha_port}" if ":" in host
-        else f"{host}:{s.registration.ha_port}",
+        "masterHaAddress": s.registration.ha_address,
         "masterFlushOffset": str(s.store.info().log_flushed),
         "masterAddress": s.address,
     }  # fmt: skip
