@@ -20,7 +20,7 @@ from broker.client.rates import Look
 from broker.client.routes import parse_route
 from broker.web.cached import CachedAnswer, CachedAnswers, known_soon
 from broker.web.records import RecordView
-from broker.web.rows import KINDS_OF_TOPICS, GroupRow, LagRow, TopicRow, kind_of
+from broker.web.rows import KINDS_OF_TOPICS, GroupRow, TopicRow, kind_of
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode
 from broker.wire.handlers import address_text
@@ -147,7 +147,7 @@ class ClusterFacts:
             each for found in await asyncio.gather(*(self._ends_at(at, topic) for at in masters))
             for each in found
         ]  # fmt: skip
-        return len(ends), sum(each.max_offset - each.min_offset for each in ends)
+        return len(ends), sum(each.count for each in ends)
 
     async def _ends_at(self, address: str, topic: str) -> list[QueueEnds]:
         code = RequestCode.GET_TOPIC_STATS_INFO
@@ -163,8 +163,8 @@ class ClusterFacts:
             for group, of_group in zip(names, lags, strict=True)
         ]
 
-    async def _lags_of(self, group: str) -> list[LagRow]:
-        return [lag_row(lag) for lag in await self.walker.lag(group)]
+    async def _lags_of(self, group: str) -> list[QueueLag]:
+        return await self.walker.lag(group)
 
     async def _members_of(self, group: str) -> tuple[GroupMembers | None]:
         return (await self.admin.members(group),)
@@ -222,15 +222,13 @@ class ClusterFacts:
 
     # ---- messages ----
 
-    async def read(
-        self, topic: str, broker: str, queue: int, offset: int, most: int
-    ) -> list[RecordView]:
+    async def read(self, queue: MessageQueue, offset: int, most: int) -> list[RecordView]:
         """Returns messages of a queue from an offset on. Raises: ClientError."""
-        address, place = await self.address_of(broker), MessageQueue(topic, broker, queue)
-        end = min(await self.admin.offset_of(address, place, "last"), offset + most)
+        address = await self.address_of(queue.broker)
+        end = min(await self.admin.offset_of(address, queue, "last"), offset + most)
         return [
             RecordView(bytes(message.record))
-            async for message in self.admin.read(address, place, offset, end)
+            async for message in self.admin.read(address, queue, offset, end)
         ]
 
     async def by_key(self, topic: str, key: str) -> list[Placed]:
@@ -266,7 +264,7 @@ class ClusterFacts:
         for ends in (await self.admin.topic(topic)).queues:
             address = await self.address_of(ends.queue.broker)
             at = await self.admin.offset_of(address, ends.queue, ms)
-            views = await self.read(topic, ends.queue.broker, ends.queue.queue, at, 1)
+            views = await self.read(ends.queue, at, 1)
             found.append((ends.queue.broker, ends.queue.queue, at, views[0] if views else None))
         return found
 
@@ -327,15 +325,9 @@ def _topic_rows(queues: Mapping[str, int | None], own: set[str]) -> list[TopicRo
 
 
 def _group_rows(names: set[str], lags: Iterable[QueueLag]) -> list[GroupRow]:
-    by_group: dict[str, list[LagRow]] = {}
+    by_group: dict[str, list[QueueLag]] = {}
     for each in lags:
-        by_group.setdefault(each.group, []).append(lag_row(each))
+        by_group.setdefault(each.group, []).append(each)
     return [
         GroupRow.of(name, by_group.get(name, ()), None) for name in sorted(names | by_group.keys())
     ]
-
-
-def lag_row(lag: QueueLag) -> LagRow:
-    """Returns a lag as the pages show it."""
-    queue = lag.queue
-    return LagRow(queue.topic, queue.broker, queue.queue, lag.committed, lag.end)

@@ -21,6 +21,7 @@ from broker.client.errors import (
     Misuse,
     NoRoute,
 )
+from broker.client.message import MessageQueue
 from broker.client.rates import rows_between
 from broker.services.names import is_system_group
 from broker.web.cached import known_soon
@@ -234,7 +235,7 @@ class ClusterServer(ClusterPeople):
         queue, offset = self._number(request, "queue"), self._number(request, "offset")
         if queue is None or offset is None:
             raise BadArgument("no queue, or no offset, is named")
-        found = await self.facts.read(topic, broker, queue, offset, 1)
+        found = await self.facts.read(MessageQueue(topic, broker, queue), offset, 1)
         if not found:
             raise NoRoute(f"{topic} has no message {offset} in queue {queue} of {broker}", topic)
         here = {"topic": topic, "broker": broker, "queue": queue, "offset": offset}

@@ -16,8 +16,7 @@ from broker.client.message import Message
 from broker.client.producer import AsyncProducer
 from broker.web.cluster_actions import ClusterActions
 from broker.web.page_server import Handler
-from broker.web.records import RecordView
-from broker.web.rows import SOON_S, QueueRow, of_kind, paged
+from broker.web.rows import SOON_S, of_kind, paged
 from broker.web.topic_search import MessageFilter, Newest, newest, queue_of
 from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
 
@@ -86,21 +85,18 @@ class ClusterTopics(ClusterActions):
         query = dict(request.query)
         name, wanted = query.get("name", ""), MessageFilter.of(query)
         facts = await self.facts.admin.topic(name)
-        queues = [
-            QueueRow(q.queue.broker, q.queue.queue, q.min_offset, q.max_offset, q.last_ms)
-            for q in facts.queues
-        ]
+        queues = facts.queues
         at, chosen = 0, queue_of(queues, query.get("broker", ""), self._number(request, "queue"))
         shown, trouble = Newest(), ""
         try:
             if chosen is None:
                 async with self._searching:
-                    shown = await newest(queues, self._reader_of(name), wanted, _MESSAGES)
+                    shown = await newest(queues, self.facts.read, wanted, _MESSAGES)
             else:
-                at = self._number(request, "offset", max(0, chosen.end - _MESSAGES)) or 0
-                at = max(chosen.first, min(at, chosen.end))
-                found = await self._reader_of(name)(chosen, at, _MESSAGES)
-                shown.rows = [(chosen.broker, view) for view in found]
+                at = self._number(request, "offset", max(0, chosen.max_offset - _MESSAGES)) or 0
+                at = max(chosen.min_offset, min(at, chosen.max_offset))
+                found = await self.facts.read(chosen.queue, at, _MESSAGES)
+                shown.rows = [(chosen.queue.broker, view) for view in found]
         except BrokerRefused as refused:  # such as dead letters of 4.9, which nobody may read
             trouble = str(refused)
         known, groups = await self.facts.groups_of_soon(name, SOON_S)
@@ -134,12 +130,6 @@ class ClusterTopics(ClusterActions):
         except BrokerRefused as refused:
             shown.trouble = str(refused)
         return shown
-
-    def _reader_of(self, topic: str) -> Any:
-        async def read(queue: QueueRow, offset: int, most: int) -> list[RecordView]:
-            return await self.facts.read(topic, queue.broker, queue.queue, offset, most)
-
-        return read
 
     # ---- a test message ----
 

@@ -4,9 +4,10 @@ them. No I/O."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from broker.client.admin import QueueLag
 from broker.doctor.findings import Diagnosis
 from broker.services.names import is_system_group
 from pystore.format.names import DLQ_PREFIX, RETRY_PREFIX, is_internal_topic
@@ -16,9 +17,7 @@ __all__ = [
     "SOON_S",
     "Examination",
     "GroupRow",
-    "LagRow",
     "LagTotal",
-    "QueueRow",
     "RowPage",
     "TopicRow",
     "counted",
@@ -79,42 +78,6 @@ class TopicRow:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRow:
-    """broker: empty in a folder. Offsets from first on, before end. last_ms: when the last message
-    was stored, ms since 1970; 0 for none."""
-
-    broker: str
-    queue: int
-    first: int
-    end: int
-    last_ms: int = 0
-
-    @property
-    def count(self) -> int:
-        """Messages."""
-        return self.end - self.first
-
-    def until(self, ms: int) -> QueueRow:
-        """Returns the same, of which no message that is left is newer."""
-        return replace(self, last_ms=ms)
-
-
-@dataclass(frozen=True, slots=True)
-class LagRow:
-    """How far a group is with one queue."""
-
-    topic: str
-    broker: str
-    queue: int
-    committed: int
-    end: int
-
-    @property
-    def behind(self) -> int:
-        return max(0, self.end - self.committed)
-
-
-@dataclass(frozen=True, slots=True)
 class GroupRow:
     """dead: its dead letters. None where nobody has counted them, or not yet."""
 
@@ -124,10 +87,10 @@ class GroupRow:
     dead: int | None
 
     @classmethod
-    def of(cls, name: str, lags: Iterable[LagRow], dead: int | None) -> GroupRow:
+    def of(cls, name: str, lags: Iterable[QueueLag], dead: int | None) -> GroupRow:
         """Sums over the queues of a group."""
         rows = list(lags)
-        return cls(name, len({r.topic for r in rows}), sum(r.behind for r in rows), dead)
+        return cls(name, len({r.queue.topic for r in rows}), sum(r.behind for r in rows), dead)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -15,7 +16,7 @@ from broker.web.drawing import log_map
 from broker.web.page_server import COOKIE, HEADERS, Handler, PageServer, download, redirection
 from broker.web.rawlog import RawLog
 from broker.web.records import RecordView, hex_lines
-from broker.web.rows import SOON_S, QueueRow, paged
+from broker.web.rows import SOON_S, paged
 from broker.web.store_lists import StoreLists
 from broker.web.store_overview import StoreOverview
 from broker.web.store_pages import StorePages
@@ -132,16 +133,13 @@ class FolderServer(PageServer):
         name, wanted = query.get("name", ""), MessageFilter.of(query)
         queues, groups = await self._read(self._pages.topic, name)
         at, chosen = 0, queue_of(queues, "", self._number(request, "queue"))
-
-        async def read(queue: QueueRow, offset: int, most: int) -> list[RecordView]:
-            return await self._read(self._pages.views, name, queue.queue, offset, most)
-
+        read = partial(self._read, self._pages.views)
         if chosen is None:
             shown = await newest(queues, read, wanted, _MESSAGES)
         else:
-            at = self._number(request, "offset", max(0, chosen.end - _MESSAGES)) or 0
-            at = max(chosen.first, min(at, chosen.end))
-            found = await read(chosen, at, _MESSAGES) if at < chosen.end else []
+            at = self._number(request, "offset", max(0, chosen.max_offset - _MESSAGES)) or 0
+            at = max(chosen.min_offset, min(at, chosen.max_offset))
+            found = await read(chosen.queue, at, _MESSAGES) if at < chosen.max_offset else []
             shown = Newest([("", view) for view in found])
         facts = {
             "Messages": f"{sum(each.count for each in queues):,}", "Queues": f"{len(queues):,}",

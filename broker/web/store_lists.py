@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from broker.client.admin import QueueLag
+from broker.client.message import MessageQueue
 from broker.web.rows import (
     GroupRow,
-    LagRow,
     TopicRow,
     groups_of_kind,
     kind_of,
@@ -26,7 +27,7 @@ _Query = dict[str, str]
 @dataclass(slots=True)
 class _Groups:
     rows: list[GroupRow]
-    lags: dict[str, list[LagRow]]
+    lags: dict[str, list[QueueLag]]
     configs: dict[str, Any]
     trouble: str = ""
 
@@ -43,16 +44,17 @@ class StoreLists:
         reader = self._pages.open()
         ends = {(q.topic, q.queue): q.max_offset for q in reader.queues()}
         dead: dict[str, int] = {}
-        for queue in reader.queues():
-            if queue.topic.startswith(DLQ_PREFIX):
-                name = queue.topic[len(DLQ_PREFIX) :]
-                dead[name] = dead.get(name, 0) + len(queue)
+        for each in reader.queues():
+            if each.topic.startswith(DLQ_PREFIX):
+                name = each.topic[len(DLQ_PREFIX) :]
+                dead[name] = dead.get(name, 0) + len(each)
         made = _Groups([], {}, {})
         try:
             reader.metadata.refresh()
             made.configs = {each.name: each for each in reader.metadata.groups.list()}
             for o in reader.metadata.offsets.all():
-                row = LagRow(o.topic, "", o.queue, o.offset, ends.get((o.topic, o.queue), 0))
+                queue = MessageQueue(o.topic, "", o.queue)
+                row = QueueLag(o.group, queue, o.offset, ends.get((o.topic, o.queue), 0), 0, 0)
                 made.lags.setdefault(o.group, []).append(row)
         except StoreError as failed:
             made.trouble = failed.text

@@ -9,9 +9,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from broker.client.admin.facts import QueueEnds
+from broker.client.message import MessageQueue
 from broker.web.explaining import body_of, explain
 from broker.web.records import RecordView
-from broker.web.rows import QueueRow, counted
+from broker.web.rows import counted
 from pystore import QueueInfo, Reader, RecoveryReport
 from pystore.cli.verbs import hex_dump, holder_of, human_size, iso, parse_time
 from pystore.errors import BadArgument, NotFound, StoreError
@@ -117,16 +119,19 @@ class StorePages:
             "will": next_open(reader.report, is_held=holder.locked, is_crashed=info.abort_present),
         }  # fmt: skip
 
-    def topic(self, name: str) -> tuple[list[QueueRow], list[tuple[str, int]]]:
+    def topic(self, name: str) -> tuple[list[QueueEnds], list[tuple[str, int]]]:
         """Returns queues of a topic, and its groups with what waits for them. Raises: NotFound."""
         reader = self.open()
         queues = reader.queues(name)
         if not queues:
             raise NotFound(f"there is no topic {name}")
         rows = [
-            QueueRow("", q.queue, q.min_offset, q.max_offset, self._last_ms(reader, q))
+            QueueEnds(
+                MessageQueue(name, "", q.queue), q.min_offset, q.max_offset,
+                self._last_ms(reader, q),
+            )
             for q in queues
-        ]
+        ]  # fmt: skip
         return rows, self._groups(reader, name, queues)
 
     @staticmethod
@@ -140,9 +145,9 @@ class StorePages:
         except StoreError:
             return 0
 
-    def views(self, name: str, queue: int, offset: int, most: int) -> list[RecordView]:
+    def views(self, queue: MessageQueue, offset: int, most: int) -> list[RecordView]:
         """Returns messages of a queue from an offset on. Raises: NotFound, StoreError."""
-        batch = self.open().read(name, queue, offset, max_messages=most)
+        batch = self.open().read(queue.topic, queue.queue, offset, max_messages=most)
         return [RecordView(bytes(message.record)) for message in batch]
 
     @staticmethod

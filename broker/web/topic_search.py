@@ -7,12 +7,13 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from broker.client.admin.facts import QueueEnds
+from broker.client.message import MessageQueue
 from broker.web.explaining import body_of
 from broker.web.records import RecordView
-from broker.web.rows import QueueRow
 from pystore.errors import BadArgument, NotFound
 from pystore.filter.sql92 import check_work, compiled, matches
 
@@ -28,7 +29,7 @@ _TURN = 50
 _TEXT_MAX = 500
 
 #: Reads a queue from an offset on: at most so many messages.
-Read = Callable[[QueueRow, int, int], Awaitable[list[RecordView]]]
+Read = Callable[[MessageQueue, int, int], Awaitable[list[RecordView]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +84,15 @@ class Newest:
 class _Cursor:
     """A queue that is read from its end back."""
 
-    def __init__(self, queue: QueueRow) -> None:
+    def __init__(self, queue: QueueEnds) -> None:
         self.queue = queue
-        self.before = queue.end
+        self.before = queue.max_offset
         self.read: list[RecordView] = []
         self._count = _CHUNK
 
     @property
     def left(self) -> bool:
-        return bool(self.read) or self.before > self.queue.first
+        return bool(self.read) or self.before > self.queue.min_offset
 
     @property
     def newest(self) -> tuple[int, float]:
@@ -104,24 +105,24 @@ class _Cursor:
 
     async def fill(self, read: Read, most: int) -> None:
         """Reads what lies before: at most so many messages, and few of large ones."""
-        begin = max(self.queue.first, self.before - min(self._count, most))
-        found = await read(self.queue, begin, self.before - begin)
+        begin = max(self.queue.min_offset, self.before - min(self._count, most))
+        found = await read(self.queue.queue, begin, self.before - begin)
         self.read = [view for view in found if begin <= view.head.queue_offset < self.before]
         self.before = begin
         if self.read:
-            self.queue = self.queue.until(self.read[0].head.store_ms)
+            self.queue = replace(self.queue, last_ms=self.read[0].head.store_ms)
             mean = sum(view.size for view in self.read) // len(self.read)
             self._count = max(1, _CHUNK_BYTES // max(1, mean))
 
 
 async def newest(
-    queues: Iterable[QueueRow], read: Read, wanted: MessageFilter, most: int
+    queues: Iterable[QueueEnds], read: Read, wanted: MessageFilter, most: int
 ) -> Newest:
     """Returns the newest messages. queues: with the times of their last messages, of which a newer
     one is read first. most: rows that are wanted. Raises: what reading raises."""
     made, chunk = Newest(), _CHUNK if wanted.anything else _FILTERED
     end, size = time.monotonic() + SECONDS_MAX, 0
-    cursors = [_Cursor(queue) for queue in queues if queue.end > queue.first]
+    cursors = [_Cursor(queue) for queue in queues if queue.count]
     # The newest messages lie in as many queues at most: those whose last ones are the newest.
     cursors.sort(key=lambda each: each.newest, reverse=True)
     first = cursors[:most]
@@ -143,15 +144,15 @@ async def newest(
         if made.looked % _TURN == 0:
             await asyncio.sleep(0)
         if wanted.fits(view):
-            made.rows.append((cursor.queue.broker, view))
+            made.rows.append((cursor.queue.queue.broker, view))
     return made
 
 
-def queue_of(queues: Iterable[QueueRow], broker: str, queue: int | None) -> QueueRow | None:
+def queue_of(queues: Iterable[QueueEnds], broker: str, queue: int | None) -> QueueEnds | None:
     """Returns the queue that a visitor asks for; None: all of them. Raises: NotFound."""
     if queue is None:
         return None
     for each in queues:
-        if queue == each.queue and broker in ("", each.broker):
+        if queue == each.queue.queue and broker in ("", each.queue.broker):
             return each
     raise NotFound(f"the topic has no queue {queue}")

@@ -14,10 +14,11 @@ from waiting import until
 
 from broker import Admin, Broker, Consumer, Message, Producer
 from broker.client.admin import AccessRight
+from broker.client.admin.facts import QueueEnds
 from broker.client.credentials import Credentials
+from broker.client.message import MessageQueue
 from broker.web.cluster_server import ClusterServer
 from broker.web.records import RecordView
-from broker.web.rows import QueueRow
 from broker.web.topic_search import _CHUNK, BYTES_MAX, LOOKED_MAX, MessageFilter, newest
 
 EVIL = "<script>document.title='owned'</script>\u202e\x1b"
@@ -232,13 +233,16 @@ async def test_a_search_that_finds_nothing_ends_at_its_bounds(size: int, bound: 
     """It says so, and has read few more than it looked at."""
     asked = 0
 
-    async def read(queue: QueueRow, offset: int, most: int) -> list[RecordView]:
+    async def read(queue: MessageQueue, offset: int, most: int) -> list[RecordView]:
         nonlocal asked
         asked += most
         places = range(offset, offset + most)
         return [View(each, each, size) for each in places]  # type: ignore[misc]
 
-    queue, wanted = QueueRow("a", 0, 0, 5000, 5000), MessageFilter.of({"tag": "t"})
+    queue, wanted = (
+        QueueEnds(MessageQueue("t", "a", 0), 0, 5000, 5000),
+        MessageFilter.of({"tag": "t"}),
+    )
     found = await newest([queue], read, wanted, 20)
     assert not found.rows and not found.whole
     assert found.looked == bound and asked < bound + 64
@@ -256,13 +260,14 @@ async def test_the_newest_of_many_queues_are_found(seed: int) -> None:
         ]
 
         async def read(
-            queue: QueueRow, offset: int, most: int, times: list[list[int]] = times
+            queue: MessageQueue, offset: int, most: int, times: list[list[int]] = times
         ) -> list[RecordView]:
             part = times[queue.queue][offset : offset + most]
             return [View(offset + n, ms) for n, ms in enumerate(part)]  # type: ignore[misc]
 
         queues = [
-            QueueRow("a", number, 0, len(of), max(of, default=0)) for number, of in enumerate(times)
+            QueueEnds(MessageQueue("t", "a", number), 0, len(of), max(of, default=0))
+            for number, of in enumerate(times)
         ]
         found = await newest(queues, read, MessageFilter(), 20)
         shown = [view.head.store_ms for _, view in found.rows]

@@ -127,6 +127,11 @@ class QueueEnds:
     max_offset: int
     last_ms: int
 
+    @property
+    def count(self) -> int:
+        """How many messages it holds."""
+        return self.max_offset - self.min_offset
+
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
@@ -140,7 +145,7 @@ class TopicFacts:
     @property
     def messages(self) -> int:
         """How many messages its queues hold."""
-        return sum(each.max_offset - each.min_offset for each in self.queues)
+        return sum(each.count for each in self.queues)
 
 
 @dataclass(frozen=True, slots=True)
