@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from broker.wire.codes import ResponseCode
 from broker.wire.command import Refused
 from broker.wire.mqjson import JsonText
 from pystore.errors import BadArgument
-from pystore.meta.configfiles import DataVersion, SubscriptionGroup, group_from_json, group_to_json
+from pystore.meta.configfiles import SubscriptionGroup, group_from_json, group_to_json
 from pystore.metadata import Metadata
 
 __all__ = ["BIND_TOPIC", "Groups"]
@@ -39,17 +39,16 @@ _ATTRIBUTES: Mapping[str, Rule] = {
 _FORBIDDEN_MAX = 65_536
 
 
-class Groups:
+class Groups(WriteBehindTable[SubscriptionGroup]):
     """The table of groups. `changed` is called with the name of each group that was altered or
     deleted."""
 
     def __init__(self, settings: Config, metadata: Metadata, core: Core) -> None:
         """Makes the table. core: told what pops need to know of the groups."""
+        super().__init__(metadata, metadata.groups, "groups")
         self._settings = settings
         self._core = core
-        self._rows = WriteBehindTable(metadata, metadata.groups, "groups")
-        self._texts = KeptTexts(self._rows, self.to_json)
-        self._metadata = metadata
+        self._texts = KeptTexts(self, self.to_json)
         #: By group and topic; bit 0: it may not read.
         self.forbidden: dict[str, dict[str, int]] = metadata.forbidden()
         self._forbidden_count = sum(map(len, self.forbidden.values()))
@@ -62,7 +61,7 @@ class Groups:
         """Makes the reserved groups that are missing, and tells the core of those there are."""
         for name in RESERVED_GROUPS:
             if self.get(name) is None:
-                self._rows.put(SubscriptionGroup(name))
+                self._put_row(SubscriptionGroup(name))
         for group in self.all():
             if group.attributes:
                 self._publish(group.name)
@@ -76,29 +75,7 @@ class Groups:
         self._core.set_priority_factor(name, percent)
         self._core.bind_lite_group(name, group.attributes.get(BIND_TOPIC, "") if group else "")
 
-    async def settled(self) -> None:
-        """Waits until all changes are on the disk."""
-        await self._rows.settled()
-
-    def write_now(self) -> None:
-        """Writes at the very end, when nothing else runs. Raises: StoreError."""
-        self._rows.write_now()
-
     # ---- asking ----
-
-    def get(self, name: str) -> SubscriptionGroup | None:
-        return self._rows.get(name)
-
-    @property
-    def count(self) -> int:
-        return self._rows.count
-
-    def all(self) -> Sequence[SubscriptionGroup]:
-        return self._rows.list()
-
-    @property
-    def version(self) -> DataVersion:
-        return self._rows.version
 
     def find(self, name: str) -> SubscriptionGroup | None:
         """Returns the group; it is made when it is missing, autoCreateSubscriptionGroup allows it
@@ -109,7 +86,7 @@ class Groups:
         if not is_legal(name) or len(name) > GROUP_MAX or self._is_full:
             return None
         made = SubscriptionGroup(name)
-        self._rows.put(made)
+        self._put_row(made)
         return made
 
     def found(self, name: str) -> SubscriptionGroup:
@@ -158,7 +135,7 @@ class Groups:
         """Does the same, however many there are: a slave has what its master has."""
         old = self.get(group.name)
         try:
-            self._rows.put(replace(group, extra=old.extra if old is not None else {}))
+            self._put_row(replace(group, extra=old.extra if old is not None else {}))
         except BadArgument as bad:
             raise Refused(ResponseCode.INVALID_PARAMETER, bad.text) from None
         self._publish(group.name)
@@ -166,7 +143,7 @@ class Groups:
 
     def delete(self, name: str) -> bool:
         """Deletes a group and returns whether there was one."""
-        gone = self._rows.delete(name)
+        gone = self._delete_row(name)
         self._texts.forget(name)
         if gone_topics := self.forbidden.pop(name, None):
             self._forbidden_count -= len(gone_topics)

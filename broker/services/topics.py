@@ -18,7 +18,7 @@ from broker.wire.command import Refused
 from broker.wire.mqjson import JsonText
 from pystore.errors import BadArgument
 from pystore.format.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX, TEMPLATE_TOPIC
-from pystore.meta.configfiles import DataVersion, TopicConfig, topic_from_json, topic_to_json
+from pystore.meta.configfiles import TopicConfig, topic_from_json, topic_to_json
 from pystore.metadata import Metadata, system_topics
 
 __all__ = ["INHERIT", "READ", "WRITE", "Topics"]
@@ -70,18 +70,18 @@ def _is_storable(name: str) -> bool:
     return is_legal(name.replace("+", "") if name.startswith(RETRY_PREFIX) else name)
 
 
-class Topics:
+class Topics(WriteBehindTable[TopicConfig]):
     """The table of topics. It lives on the event loop.
 
     `changed` is called with the topics that were made or altered, and with an empty list after a
     deletion; it registers them at the name servers."""
 
     def __init__(self, settings: Config, metadata: Metadata, core: Core) -> None:
+        super().__init__(metadata, metadata.topics, "topics")
         self._settings = settings
-        self._rows = WriteBehindTable(metadata, metadata.topics, "topics")
         self._core = core
         self._queue_count = 0
-        self._texts = KeptTexts(self._rows, self.to_json)
+        self._texts = KeptTexts(self, self.to_json)
         self.changed: Callable[[Sequence[TopicConfig]], None] = lambda configs: None
         #: Says of a name whether its queues are mapped.
         self.is_static: Callable[[str], bool] = lambda name: False
@@ -92,36 +92,11 @@ class Topics:
         """Makes the built-in topics that are missing, and tells the core all there are."""
         for row in system_topics(self._settings.current):
             if row.name not in self:
-                self._rows.put(row)
+                self._put_row(row)
         self.publish_all()
         self._queue_count = sum(map(_queues, self.all()))
 
-    async def settled(self) -> None:
-        """Waits until all changes are on the disk."""
-        await self._rows.settled()
-
-    def write_now(self) -> None:
-        """Writes at the very end, when nothing else runs. Raises: StoreError."""
-        self._rows.write_now()
-
     # ---- asking ----
-
-    def get(self, name: str) -> TopicConfig | None:
-        return self._rows.get(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._rows
-
-    @property
-    def count(self) -> int:
-        return self._rows.count
-
-    def all(self) -> Sequence[TopicConfig]:
-        return self._rows.list()
-
-    @property
-    def version(self) -> DataVersion:
-        return self._rows.version
 
     def found(self, name: str) -> TopicConfig:
         """Returns the topic. Raises: Refused with TOPIC_NOT_EXIST."""
@@ -203,13 +178,13 @@ class Topics:
         config = self.get(name)
         if config is not None:
             self._publish(config)
-            self._rows.bump()
+            self._bump_version()
             self.changed([config])
 
     def rights_changed(self) -> None:
         """Registers all topics again, after the broker's own permissions have changed."""
         self.publish_all()
-        self._rows.bump()
+        self._bump_version()
         self.changed([])
 
     # ---- making ----
@@ -234,7 +209,7 @@ class Topics:
             )
         try:
             self.before(config)
-            self._rows.put(config)
+            self._put_row(config)
         except BadArgument as bad:
             raise Refused(ResponseCode.INVALID_PARAMETER, bad.text) from None
         self._queue_count += more
@@ -349,7 +324,7 @@ class Topics:
         for row in self.all():
             if row.order != (row.name in names):
                 made = replace(row, order=not row.order)
-                self._rows.put(made)
+                self._put_row(made)
                 self._publish(made)
 
     def delete(self, name: str) -> bool:
@@ -357,7 +332,7 @@ class Topics:
         self._core.withdraw_topic(name)
         old = self.get(name)
         self._queue_count -= _queues(old) if old is not None else 0
-        gone = self._rows.delete(name)
+        gone = self._delete_row(name)
         self._texts.forget(name)
         if gone:
             self.changed([])

@@ -28,7 +28,7 @@ _Row = TypeVar("_Row", TopicConfig, SubscriptionGroup)
 
 class WriteBehindTable(Generic[_Row]):
     """Rows by name, used like a Table, except that nothing waits for the disk. Without a running
-    loop it writes at once."""
+    loop it writes at once. Subclasses say what may be changed."""
 
     def __init__(self, metadata: Metadata, table: Table[_Row], name: str) -> None:
         self._metadata = metadata
@@ -56,14 +56,14 @@ class WriteBehindTable(Generic[_Row]):
     def count(self) -> int:
         return len(self._rows)
 
-    def list(self) -> list[_Row]:
+    def all(self) -> list[_Row]:
         """Returns all rows, in the order of their names."""
         rows = self._rows
         return [rows[name] for name in self._names]
 
     # ---- changes ----
 
-    def put(self, row: _Row) -> bool:
+    def _put_row(self, row: _Row) -> bool:
         """Puts a row and returns whether anything changed. Raises: BadArgument."""
         self._table.check(row)
         old = self._rows.get(row.name)
@@ -75,7 +75,7 @@ class WriteBehindTable(Generic[_Row]):
         self._soon()
         return True
 
-    def delete(self, name: str) -> bool:
+    def _delete_row(self, name: str) -> bool:
         """Deletes a row and returns whether there was one."""
         if self._rows.pop(name, None) is None:
             return False
@@ -84,7 +84,7 @@ class WriteBehindTable(Generic[_Row]):
         self._soon()
         return True
 
-    def bump(self) -> None:
+    def _bump_version(self) -> None:
         """Gives the table a new version although no row changed."""
         self._bump = True
         self._soon()

@@ -231,7 +231,7 @@ async def test_a_crash_before_a_new_group_is_written_loses_none_of_its_messages(
         p.make_topic()
         p.put("a")
         await p.broker.services.topics.settled()
-        p.broker.services.groups._rows._soon = lambda: None
+        p.broker.services.groups._soon = lambda: None
         await p.handles(invisible=1_200_000)
         p.broker.store.flush()
         snapshot(store_path, store_path.with_name("crashed"))
