@@ -28,7 +28,8 @@ _Queues = Annotated[int, typer.Option(min=1, help="Queues on each broker.")]
 # ---- brokers ----
 
 
-def _cluster(s: Session, admin: Admin) -> int | None:
+@admin_verb
+def cluster(s: Session, admin: Admin) -> int | None:
     """List the brokers with their rates, their log and their disk.
 
     A broker that does not answer is shown with the reason; the exit code is 6 then.
@@ -68,7 +69,8 @@ def _silent(place: BrokerPlace, why: ClientError) -> tuple[object, ...]:
     return (place.cluster, place.name, place.id, place.address, *[None] * 7, str(why))
 
 
-def _broker(
+@admin_verb
+def broker(
     s: Session,
     admin: Admin,
     address: Annotated[
@@ -89,7 +91,8 @@ def _broker(
     return 0
 
 
-def _config_get(
+@admin_verb
+def config_get(
     s: Session,
     admin: Admin,
     names: Annotated[
@@ -115,7 +118,8 @@ def _config_get(
     return 0
 
 
-def _config_set(
+@admin_verb
+def config_set(
     s: Session,
     admin: Admin,
     changes: Annotated[
@@ -152,7 +156,8 @@ def _config_set(
     return 0
 
 
-def _certificates(
+@admin_verb
+def certificates(
     s: Session,
     admin: Admin,
     servers: Annotated[
@@ -190,7 +195,8 @@ def _certificates(
 # ---- topics ----
 
 
-def _topic_list(
+@admin_verb
+def topic_list(
     s: Session,
     admin: Admin,
     all_: Annotated[
@@ -226,7 +232,8 @@ def _topic_list(
     return 0 if found else 1
 
 
-def _topic_show(s: Session, admin: Admin, topic: Topic) -> int | None:
+@admin_verb
+def topic_show(s: Session, admin: Admin, topic: Topic) -> int | None:
     """Show a topic: how each broker has it, its queues, and the groups that consume it.
 
     \b
@@ -263,7 +270,8 @@ def _topic_show(s: Session, admin: Admin, topic: Topic) -> int | None:
     return 0
 
 
-def _topic_create(
+@admin_verb
+def topic_create(
     s: Session,
     admin: Admin,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
@@ -302,7 +310,8 @@ def _topic_create(
     return 0
 
 
-def _topic_delete(s: Session, admin: Admin, topic: Topic, dry_run: DryRun = False) -> int | None:
+@admin_verb
+def topic_delete(s: Session, admin: Admin, topic: Topic, dry_run: DryRun = False) -> int | None:
     """Delete a topic with its messages, from brokers and name servers.
 
     \b
@@ -326,7 +335,8 @@ def _say(s: Session, dry_run: bool, name: str, facts: dict[str, object]) -> None
 # ---- groups ----
 
 
-def _group_list(
+@admin_verb
+def group_list(
     s: Session,
     admin: Admin,
     all_: Annotated[bool, typer.Option("--all", "-a", help="With those of the system.")] = False,
@@ -358,7 +368,8 @@ def _group_list(
     return 0 if found else 1
 
 
-def _group_show(s: Session, admin: Admin, group: Group) -> int | None:
+@admin_verb
+def group_show(s: Session, admin: Admin, group: Group) -> int | None:
     """Show a group: its settings, who consumes for it, and how far it is with each queue.
 
     \b
@@ -381,7 +392,8 @@ def _group_show(s: Session, admin: Admin, group: Group) -> int | None:
     return 0
 
 
-def _group_create(
+@admin_verb
+def group_create(
     s: Session,
     admin: Admin,
     group: Group,
@@ -414,7 +426,8 @@ def _group_create(
     return 0
 
 
-def _group_delete(
+@admin_verb
+def group_delete(
     s: Session,
     admin: Admin,
     group: Group,
@@ -435,18 +448,3 @@ def _group_delete(
     where = admin.delete_group(group, offsets=not keep_offsets, dry_run=dry_run)
     _say(s, dry_run, "deleted", {"group": group, "brokers": where})
     return 0
-
-
-cluster = admin_verb(_cluster)
-broker = admin_verb(_broker)
-config_get = admin_verb(_config_get)
-config_set = admin_verb(_config_set)
-certificates = admin_verb(_certificates)
-topic_list = admin_verb(_topic_list)
-topic_show = admin_verb(_topic_show)
-topic_create = admin_verb(_topic_create)
-topic_delete = admin_verb(_topic_delete)
-group_list = admin_verb(_group_list)
-group_show = admin_verb(_group_show)
-group_create = admin_verb(_group_create)
-group_delete = admin_verb(_group_delete)

@@ -21,7 +21,8 @@ def _when(ms: int) -> When | None:
     return When(ms) if ms > 0 else None
 
 
-def _broker(s: Session, admin: Admin) -> int | None:
+@admin_verb
+def broker(s: Session, admin: Admin) -> int | None:
     """Show how many lite topics brokers have, their topics, and the groups bound to these.
 
     \b
@@ -57,7 +58,8 @@ def _broker(s: Session, admin: Admin) -> int | None:
     return 0
 
 
-def _parent(s: Session, admin: Admin, topic: Topic) -> int | None:
+@admin_verb
+def parent(s: Session, admin: Admin, topic: Topic) -> int | None:
     """Show a topic of type LITE: its lite topics, when they expire, the groups bound to it.
 
     \b
@@ -78,7 +80,8 @@ def _parent(s: Session, admin: Admin, topic: Topic) -> int | None:
     return 0
 
 
-def _topic(s: Session, admin: Admin, topic: Topic, lite_topic: _Lite) -> int | None:
+@admin_verb
+def topic(s: Session, admin: Admin, topic: Topic, lite_topic: _Lite) -> int | None:
     """Show a lite topic: its messages, and who subscribes to it. Exit code 1: no broker has it.
 
     \b
@@ -105,7 +108,8 @@ def _topic(s: Session, admin: Admin, topic: Topic, lite_topic: _Lite) -> int | N
     return 0 if any(each.max_offset > 0 for each in found) else 1
 
 
-def _client(
+@admin_verb
+def client(
     s: Session,
     admin: Admin,
     topic: Topic,
@@ -136,7 +140,8 @@ def _client(
     return 0 if any(each.count >= 0 for each in found) else 1
 
 
-def _group(
+@admin_verb
+def group(
     s: Session,
     admin: Admin,
     topic: Topic,
@@ -184,7 +189,8 @@ def _tops(s: Session, found: list[LiteGroupFacts]) -> None:
         )
 
 
-def _dispatch(
+@admin_verb
+def dispatch(
     s: Session,
     admin: Admin,
     topic: Topic,
@@ -202,11 +208,3 @@ def _dispatch(
     where = admin.lite_dispatch(topic, group, client_id)
     s.out.facts("dispatched", {"group": group, "client": client_id, "brokers": where})
     return 0
-
-
-broker = admin_verb(_broker)
-parent = admin_verb(_parent)
-topic = admin_verb(_topic)
-client = admin_verb(_client)
-group = admin_verb(_group)
-dispatch = admin_verb(_dispatch)

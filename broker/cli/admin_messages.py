@@ -59,7 +59,8 @@ def _show_whole(s: Session, message: ReceivedMessage) -> None:
         s.out.facts("message", facts)
 
 
-def _message_get(
+@admin_verb
+def message_get(
     s: Session,
     admin: Admin,
     id_: Annotated[str, typer.Argument(metavar="ID", help="Offset id, or a client's id.")],
@@ -79,7 +80,8 @@ def _message_get(
     return 0
 
 
-def _message_find(
+@admin_verb
+def message_find(
     s: Session,
     admin: Admin,
     topic: Topic,
@@ -139,7 +141,8 @@ def _filter(
     return wanted
 
 
-def _message_trace(
+@admin_verb
+def message_trace(
     s: Session,
     admin: Admin,
     id_: Annotated[str, typer.Argument(metavar="ID", help="The client's id of a message.")],
@@ -184,7 +187,8 @@ def _message_trace(
 # ---- dead letters ----
 
 
-def _dlq_list(
+@admin_verb
+def dlq_list(
     s: Session,
     admin: Admin,
     group: Group,
@@ -223,7 +227,8 @@ def _show_letter(s: Session, letter: ReceivedMessage) -> None:
     )
 
 
-def _dlq_get(
+@admin_verb
+def dlq_get(
     s: Session,
     admin: Admin,
     group: Group,
@@ -242,7 +247,8 @@ def _dlq_get(
     raise NotFound(f"{group} has no dead letter {shown(id_)}")
 
 
-def _dlq_redrive(
+@admin_verb
+def dlq_redrive(
     s: Session,
     admin: Admin,
     group: Group,
@@ -306,11 +312,3 @@ def _dlq_redrive(
     else:
         s.out.facts("redriven", facts)
     return 0 if report.chosen else 1
-
-
-message_get = admin_verb(_message_get)
-message_find = admin_verb(_message_find)
-message_trace = admin_verb(_message_trace)
-dlq_list = admin_verb(_dlq_list)
-dlq_get = admin_verb(_dlq_get)
-dlq_redrive = admin_verb(_dlq_redrive)

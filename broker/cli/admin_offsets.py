@@ -52,7 +52,8 @@ def client_table(s: Session, name: str, clients: Sequence[object]) -> None:
     s.out.table(name, columns, [astuple(each) for each in clients])  # type: ignore[call-overload]
 
 
-def _lag(
+@admin_verb
+def lag(
     s: Session,
     admin: Admin,
     group: Group,
@@ -71,7 +72,8 @@ def _lag(
     return 0 if rows else 1
 
 
-def _reset(
+@admin_verb
+def reset(
     s: Session,
     admin: Admin,
     group: Group,
@@ -102,7 +104,8 @@ def _reset(
     return 0
 
 
-def _skip(
+@admin_verb
+def skip(
     s: Session,
     admin: Admin,
     group: Group,
@@ -146,7 +149,8 @@ def _show_moves(s: Session, dry_run: bool, moves: Sequence[OffsetMove]) -> None:
     )
 
 
-def _client_list(
+@admin_verb
+def client_list(
     s: Session,
     admin: Admin,
     group: Annotated[str, typer.Argument(metavar="GROUP", help="Of consumers, or of producers.")],
@@ -161,9 +165,3 @@ def _client_list(
     producers = admin.producers(group)
     client_table(s, "producers", producers)
     return 0 if anybody or producers else 1
-
-
-lag = admin_verb(_lag)
-reset = admin_verb(_reset)
-skip = admin_verb(_skip)
-client_list = admin_verb(_client_list)

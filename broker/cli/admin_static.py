@@ -46,7 +46,8 @@ def _tell(s: Session, facts: StaticTopicFacts, dry_run: bool) -> None:
     )  # fmt: skip
 
 
-def _show(s: Session, admin: Admin, topic: Topic) -> int | None:
+@admin_verb
+def show(s: Session, admin: Admin, topic: Topic) -> int | None:
     """Show a static topic: which queues of which brokers its logical queues consist of.
 
     \b
@@ -57,7 +58,8 @@ def _show(s: Session, admin: Admin, topic: Topic) -> int | None:
     return 0
 
 
-def _create(
+@admin_verb
+def create(
     s: Session,
     admin: Admin,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
@@ -77,7 +79,8 @@ def _create(
     return 0
 
 
-def _remap(
+@admin_verb
+def remap(
     s: Session, admin: Admin, topic: Topic, to: _To = None, dry_run: DryRun = False
 ) -> int | None:
     """Give the queues of a static topic to other brokers; as remappingStaticTopic.
@@ -91,8 +94,3 @@ def _remap(
     """
     _tell(s, admin.remap_static_topic(topic, brokers=to or (), dry_run=dry_run), dry_run)
     return 0
-
-
-show = admin_verb(_show)
-create = admin_verb(_create)
-remap = admin_verb(_remap)

@@ -76,7 +76,8 @@ def _add_lite(admin: Admin, address: str, look: Look) -> None:
             look.lite[key] = look.lite.get(key, 0) + lag.messages
 
 
-def _top(
+@admin_verb
+def run(
     s: Session,
     admin: Admin,
     sort: Annotated[
@@ -265,7 +266,3 @@ def _drawn(look: Look, rows: list[TopRow], sort: str) -> RenderableType:
     problems = [Text(shown(problem), "bold red") for problem in look.problems]
     keys = Text("l lag  i in  o out  g group  t topic  q quit", "dim")
     return Group(brokers, groups, *problems, keys)
-
-
-run = admin_verb(_top)
-run.__name__ = "top"
