@@ -59,13 +59,14 @@ class Inquirer:
         return await asker.request(address, command, _ASK_S)
 
     async def body(
-        self, address: str, code: int, ext: dict[str, str] | None = None, *, next_step: str = ""
-    ) -> bytes:
-        """Returns the body of an answer. next_step: advice for a refusal. Raises:
-        RefusedByBroker, OSError, TimeoutError."""
+        self, address: str, code: int, ext: dict[str, str] | None = None, body: bytes = b"", *,
+        next_step: str = "",
+    ) -> bytes:  # fmt: skip
+        """Returns the body of an answer. body: of the request. next_step: advice for a refusal.
+        Raises: RefusedByBroker, OSError, TimeoutError."""
         from broker.wire.command import Command
 
-        answer = await self.ask(address, Command(code, ext or {}))
+        answer = await self.ask(address, Command(code, ext or {}, body))
         if answer.code != 0:
             raise RefusedByBroker(answer.code, answer.remark or "", next_step)
         return bytes(answer.body)
@@ -98,15 +99,12 @@ def ask(
     Raises: RefusedByBroker, BadArgument, OSError when the broker does not answer."""
     import asyncio
 
-    from broker.wire.command import Command, texts
+    from broker.wire.command import texts
 
     check_address(broker, "--broker")
 
-    async def asked() -> Command:
+    async def asked() -> bytes:
         async with inquirer(credentials, trust) as by:
-            return await by.ask(broker, Command(code, texts(ext), body))
+            return await by.body(broker, code, texts(ext), body, next_step=next_step)
 
-    answer = asyncio.run(asked())
-    if answer.code != 0:
-        raise RefusedByBroker(answer.code, answer.remark or "", next_step)
-    return bytes(answer.body)
+    return asyncio.run(asked())
