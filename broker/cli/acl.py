@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker.cli.clients import no_settings
+from broker.cli.clients import DryRun, no_settings
 from broker.cli.signing import CredentialsFile, TrustFile
 from pystore.cli.verbs import Session, usage
 
@@ -30,9 +30,6 @@ _Rules = Annotated[
 _Broker = Annotated[
     str | None,
     typer.Option("--broker", metavar="HOST:PORT", help="Ask this broker instead of reading files."),
-]
-_Dry = Annotated[
-    bool, typer.Option("--dry-run", help="Check everything and print the plan; change nothing.")
 ]
 
 
@@ -215,7 +212,7 @@ def add(
     ] = None,
     credentials: CredentialsFile = None,
     trust: TrustFile = None,
-    dry_run: _Dry = False,
+    dry_run: DryRun = False,
 ) -> int | None:
     """Make a user, or give one rights, a new secret, the rank of an administrator.
 
@@ -253,10 +250,7 @@ def add(
         "from": list(from_ or ()), "white list": white,
     }  # fmt: skip
     place.add(change, dry_run)
-    if dry_run:
-        s.out.plan(plan)
-    else:
-        s.out.facts("added", plan)
+    s.out.facts("plan" if dry_run else "added", plan)
     return 0
 
 
@@ -296,7 +290,7 @@ def remove(
     ] = None,
     credentials: CredentialsFile = None,
     trust: TrustFile = None,
-    dry_run: _Dry = False,
+    dry_run: DryRun = False,
 ) -> int | None:
     """Remove a user with its rights, or one of its rights.
 
@@ -314,10 +308,7 @@ def remove(
     concerned = _resource(resource) if resource is not None else None
     place.remove(user, concerned, dry_run)
     plan = {"user": user, "resource": resource, "where": place.where}
-    if dry_run:
-        s.out.plan(plan)
-    else:
-        s.out.facts("removed", plan)
+    s.out.facts("plan" if dry_run else "removed", plan)
     return 0
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from broker.cli.admin_offsets import lag_table, show_members
-from broker.cli.admin_verbs import DryRun, Group, Topic, admin_verb
+from broker.cli.admin_verbs import Group, Topic, admin_verb
+from broker.cli.clients import DryRun
 from pystore.cli.verbs import Session, Size, When, usage
 from pystore.errors import NotFound
 from pystore.format.names import is_internal_topic
@@ -306,7 +307,8 @@ def topic_create(
     where = admin.create_topic(
         topic, queues=queues, perm=perm, order=order, attributes=attributes, dry_run=dry_run
     )
-    _say(s, dry_run, "made", {"topic": topic, "queues": queues, "perm": perm, "brokers": where})
+    facts = {"topic": topic, "queues": queues, "perm": perm, "brokers": where}
+    s.out.facts("plan" if dry_run else "made", facts)
     return 0
 
 
@@ -321,15 +323,8 @@ def topic_delete(s: Session, admin: Admin, topic: Topic, dry_run: DryRun = False
     found = admin.topic(topic)
     where = admin.delete_topic(topic, dry_run=dry_run)
     facts = {"topic": topic, "messages": found.messages, "brokers": where}
-    _say(s, dry_run, "deleted", facts)
+    s.out.facts("plan" if dry_run else "deleted", facts)
     return 0
-
-
-def _say(s: Session, dry_run: bool, name: str, facts: dict[str, object]) -> None:
-    if dry_run:
-        s.out.plan(facts)
-    else:
-        s.out.facts(name, facts)
 
 
 # ---- groups ----
@@ -422,7 +417,7 @@ def group_create(
         attributes={"lite.bind.topic": lite_of} if lite_of else None,
     )  # fmt: skip
     facts = {"group": group, "retries": retries, "may consume": enabled, "brokers": where}
-    _say(s, dry_run, "made", facts)
+    s.out.facts("plan" if dry_run else "made", facts)
     return 0
 
 
@@ -446,5 +441,5 @@ def group_delete(
     if all(each.name != group for each in admin.groups()):
         raise NotFound(f"there is no group {group}")
     where = admin.delete_group(group, offsets=not keep_offsets, dry_run=dry_run)
-    _say(s, dry_run, "deleted", {"group": group, "brokers": where})
+    s.out.facts("plan" if dry_run else "deleted", {"group": group, "brokers": where})
     return 0

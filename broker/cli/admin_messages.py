@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from broker.cli.admin_verbs import DryRun, Group, Topic, admin_verb, ms_of
-from broker.cli.clients import message_facts, message_line
+from broker.cli.admin_verbs import Group, Topic, admin_verb, ms_of
+from broker.cli.clients import DryRun, message_facts, message_line
 from pystore.cli.verbs import Session, When, shown, usage
 from pystore.errors import NotFound
 from pystore.format.names import TRACE_TOPIC
@@ -45,10 +46,6 @@ def _whole(message: ReceivedMessage) -> dict[str, object]:
         "stored_ts": When(message.store_timestamp),
         "all_properties": dict(message.properties),
     }
-
-
-def _show(s: Session, message: ReceivedMessage) -> None:
-    s.out.record(_whole(message), lambda: message_line(message))
 
 
 def _show_whole(s: Session, message: ReceivedMessage) -> None:
@@ -105,20 +102,27 @@ def message_find(
     """
     begin, end = ms_of(from_, "--from", 0), ms_of(to, "--to")
     wanted = _filter(None, tag, grep)
-    count = 0
     messages: Iterable[ReceivedMessage]
     if key is not None:
         found = admin.messages_by_key(topic, key, begin_ms=begin, end_ms=end, most=64)
         messages = [m for m in found if key in m.keys or m.message_id == key]
     else:
         messages = admin.messages(topic, begin_ms=begin, end_ms=end, queue=queue)
+    return _list(s, filter(wanted, messages), max_, message_line)
+
+
+def _list(
+    s: Session, messages: Iterable[ReceivedMessage], most: int,
+    line: Callable[[ReceivedMessage], str],
+) -> int:  # fmt: skip
+    """Shows messages. most: 0: all of them. Returns the exit code."""
+    count = 0
     for message in messages:
-        if wanted(message):
-            _show(s, message)
-            count += 1
-            if count == max_:
-                s.out.note(f"the first {count}; --max shows more")
-                break
+        s.out.record(_whole(message), partial(line, message))
+        count += 1
+        if count == most:
+            s.out.note(f"the first {count}; --max shows more")
+            break
     return 0 if count else 1
 
 
@@ -206,25 +210,14 @@ def dlq_list(
       pystore admin dlq list billing -n 127.0.0.1:9876
       pystore admin dlq list billing --from 1d --json | jq -r .all_properties.RETRY_TOPIC
     """
-    wanted, count = _filter(key, tag, grep), 0
-    for letter in admin.dead_letters(
-        group, begin_ms=ms_of(from_, "--from", 0), end_ms=ms_of(to, "--to")
-    ):
-        if wanted(letter):
-            _show_letter(s, letter)
-            count += 1
-            if count == max_:
-                s.out.note(f"the first {count}; --max shows more")
-                break
-    return 0 if count else 1
+    begin, end = ms_of(from_, "--from", 0), ms_of(to, "--to")
+    letters = admin.dead_letters(group, begin_ms=begin, end_ms=end)
+    return _list(s, filter(_filter(key, tag, grep), letters), max_, _letter_line)
 
 
-def _show_letter(s: Session, letter: ReceivedMessage) -> None:
+def _letter_line(letter: ReceivedMessage) -> str:
     origin = letter.properties.get("RETRY_TOPIC", "-")
-    s.out.record(
-        _whole(letter),
-        lambda: shown(f"{letter.offset_message_id}  {origin}  ") + message_line(letter),
-    )
+    return shown(f"{letter.offset_message_id}  {origin}  ") + message_line(letter)
 
 
 @admin_verb
@@ -307,8 +300,5 @@ def dlq_redrive(
         "group": group, "to": report.target or "the topic of each", "dead letters": report.seen,
         "chosen": report.chosen, "sent": report.taken, "sent before": report.already,
     }  # fmt: skip
-    if dry_run:
-        s.out.plan(facts)
-    else:
-        s.out.facts("redriven", facts)
+    s.out.facts("plan" if dry_run else "redriven", facts)
     return 0 if report.chosen else 1

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from broker.cli.admin_verbs import DryRun, Group, Topic, admin_verb, ms_of
+from broker.cli.admin_verbs import Group, Topic, admin_verb, ms_of
+from broker.cli.clients import DryRun
 from pystore.cli.verbs import Session, When, usage
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from broker.cli.admin_verbs import DryRun, Topic, admin_verb
+from broker.cli.admin_verbs import Topic, admin_verb
+from broker.cli.clients import DryRun
 from pystore.cli.verbs import Session
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from broker.cli.clients import client_errors, delay_of, no_settings
 from broker.cli.signing import CredentialsFile, TrustFile, credentials_of, tls_of
 from pystore.cli.verbs import Session, parse_time, usage
 
-__all__ = ["DryRun", "Group", "Topic", "admin_verb", "ms_of"]
+__all__ = ["Group", "Topic", "admin_verb", "ms_of"]
 
 _LAST_MS = (1 << 63) - 1
 
@@ -27,9 +27,6 @@ _Broker = Annotated[
     typer.Option("--broker", "-b", metavar="HOST:PORT", help="Ask this broker alone instead."),
 ]
 _Cluster = Annotated[str | None, typer.Option(help="Only brokers of this cluster.")]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Check everything and print the plan; change nothing.")
-]
 
 #: A completion must not keep anybody waiting.
 _COMPLETION_S = 1.0

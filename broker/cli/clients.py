@@ -7,7 +7,9 @@ import contextlib
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from pystore.cli.verbs import Session, When, parse_time, shown, usage, with_step
 from pystore.errors import NotFound
@@ -16,12 +18,16 @@ if TYPE_CHECKING:
     from broker.client.message import ReceivedMessage
 
 __all__ = [
-    "UNITS_S", "client_errors", "delay_of", "message_facts", "message_line", "no_settings",
-    "print_message",
+    "UNITS_S", "DryRun", "client_errors", "delay_of", "message_facts", "message_line",
+    "no_settings", "print_message",
 ]  # fmt: skip
 
 #: Of a time ahead: 90s, 15m, 2h, 3d.
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Check everything and print the plan; change nothing.")
+]
 
 
 def delay_of(text: str, option: str) -> timedelta | datetime:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from broker.cli.clients import DryRun
 from broker.cli.ha import BrokerSeen, look_at
 from broker.cli.inquirer import check_address, inquirer
 from broker.cli.signing import CredentialsFile, TrustFile
@@ -84,9 +85,7 @@ def run(
     accept_loss: Annotated[
         bool, typer.Option("--accept-loss", help="Promote it although messages may be lost.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything and print the plan; change nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     credentials: CredentialsFile = None,
     trust: TrustFile = None,
 ) -> int | None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker.cli.clients import UNITS_S, delay_of
+from broker.cli.clients import UNITS_S, DryRun, delay_of
 from broker.cli.inquirer import ask
 from pystore import Reader
 from pystore.cli.verbs import (
@@ -47,9 +47,6 @@ _BAR = 40
 
 _Id = Annotated[
     str, typer.Argument(metavar="ID", help="Offset shown by `timers ls`, or a recall handle.")
-]
-_Dry = Annotated[
-    bool, typer.Option("--dry-run", help="Check everything and print the plan; change nothing.")
 ]
 _Broker = Annotated[
     str | None,
@@ -306,7 +303,7 @@ def get(s: Session, id_: _Id) -> int | None:
 # ---- changing ----
 
 
-def cancel(s: Session, id_: _Id, broker: _Broker = None, dry_run: _Dry = False) -> int | None:
+def cancel(s: Session, id_: _Id, broker: _Broker = None, dry_run: DryRun = False) -> int | None:
     """Cancel a message that waits: it is not delivered.
 
     With --broker it is a recall, which the broker must allow (recallMessageEnable=true).
@@ -345,7 +342,7 @@ def reschedule(
         typer.Argument(metavar="TIME", help="ms since 1970, ISO 8601, or from now: +90s, +2h."),
     ],
     broker: _Broker = None,
-    dry_run: _Dry = False,
+    dry_run: DryRun = False,
 ) -> int | None:
     """Deliver a message that waits at another time: it is stored again, then cancelled.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from broker.cli.clients import DryRun
 from broker.cli.inquirer import ask
 from pystore import Message
 from pystore.cli.verbs import Session, When, message_lines, message_record, usage
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["commit", "ls", "resume", "rollback", "show", "stats"]
 
 _Offset = Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="Offset shown by `tx ls`.")]
-_Dry = Annotated[
-    bool, typer.Option("--dry-run", help="Check everything and print the plan; change nothing.")
-]
 _Broker = Annotated[
     str | None,
     typer.Option(
@@ -223,7 +221,7 @@ def stats(s: Session, broker: _Broker = None) -> int | None:
 
 
 def commit(
-    s: Session, offset: _Offset, broker: _Broker = None, dry_run: _Dry = False
+    s: Session, offset: _Offset, broker: _Broker = None, dry_run: DryRun = False
 ) -> int | None:
     """Commit one open transaction by hand: deliver its message.
 
@@ -238,7 +236,7 @@ def commit(
 
 
 def rollback(
-    s: Session, offset: _Offset, broker: _Broker = None, dry_run: _Dry = False
+    s: Session, offset: _Offset, broker: _Broker = None, dry_run: DryRun = False
 ) -> int | None:
     """Roll back one open transaction by hand: discard its message.
 
@@ -285,7 +283,7 @@ def resume(
         str, typer.Argument(metavar="ID", help="Offset message id shown by `tx ls --discarded`.")
     ],
     broker: _Broker = None,
-    dry_run: _Dry = False,
+    dry_run: DryRun = False,
 ) -> int | None:
     """Check a discarded transaction again, starting from zero checks.
 
