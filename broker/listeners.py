@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.access.addresses import Pattern, parse_pattern
+from broker.access.addresses import runs_of
 from broker.figures.ports import PortFigures
 from broker.grpc import what_is_missing
 from broker.hot.core import WITHOUT_PULLS, Core
@@ -118,11 +118,10 @@ class Listeners:
         if is_slave(o.settings):
             handlers = handlers | _refusals_of_slave(o.settings)
         self._handlers = beside(handlers)
-        proxies = _proxies(o.settings)
         self._limits = Limits(
             idle_s=o.settings["serverChannelMaxIdleTimeSeconds"],
             connections_max=o.settings["maxConnections"],
-            proxies=tuple(run for each in proxies for run in each.runs),
+            proxies=_proxies(o.settings),
         )
         self.figures = PortFigures(
             RpcTimes(), Budget.of(asyncio.get_running_loop()), o.settings["maxConnections"],
@@ -294,9 +293,9 @@ def _refusals_of_slave(settings: Settings) -> dict[int, Handler]:
     return found
 
 
-def _proxies(settings: Settings) -> list[Pattern]:
+def _proxies(settings: Settings) -> tuple[tuple[int, int, int], ...]:
     """Reads the addresses of proxies. Raises: BadArgument."""
     try:
-        return [parse_pattern(text) for text in settings["trustedProxies"].split(";")]
+        return runs_of(settings["trustedProxies"])
     except ValueError as bad:
         raise BadArgument(f"trustedProxies: {bad}", settings.source("trustedProxies")) from None

@@ -9,7 +9,13 @@ import ipaddress
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = ["NOBODY", "Address", "Pattern", "address_of", "parse_networks", "parse_pattern"]
+__all__ = [
+    "NOBODY", "OWN_HOST", "Address", "Pattern", "address_of", "parse_networks", "parse_pattern",
+    "parse_patterns", "runs_of",
+]  # fmt: skip
+
+#: As a setting's text.
+OWN_HOST = "127.0.0.1;::1"
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -66,6 +72,16 @@ def parse_pattern(text: str) -> Pattern:
     if "*" in text or "-" in text:
         return Pattern(text, runs=(_range_v6(text) if ":" in text else _range_v4(text),))
     return Pattern(text, runs=(_one(text),))
+
+
+def parse_patterns(text: str) -> list[Pattern]:
+    """Reads addresses of a setting, separated by ';'. Raises: ValueError."""
+    return [parse_pattern(each) for each in text.split(";")]
+
+
+def runs_of(text: str) -> tuple[tuple[int, int, int], ...]:
+    """Returns the runs of all of them. Raises: ValueError."""
+    return tuple(run for each in parse_patterns(text) for run in each.runs)
 
 
 def parse_networks(texts: list[str]) -> tuple[Pattern, ...]:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from broker.access.addresses import runs_of
 from broker.access.signature import Credentials
 from broker.client.options import ClientSettings, name_servers
 from broker.grpc.cluster import ClusterBrokers
@@ -115,13 +116,14 @@ class Proxy(Stopping):
         brokers = partial(
             ClusterBrokers, servers=self.servers, settings=self._client, conf=self.settings
         )
-        service = GrpcService(brokers, self.settings, sock, limits=Limits(), tls=self._tls)
+        limits = Limits(proxies=runs_of(self.settings.proxies))
+        service = GrpcService(brokers, self.settings, sock, limits=limits, tls=self._tls)
         self._undo.push_async_callback(service.broker.stop)
         await service.broker.start(self.settings.cluster)
         self._undo.push_async_callback(service.stop, self._drain_s)
         await service.start()
         relay = Relay(
-            service.broker, self.settings, other, limits=Limits(), tls=self._tls,
+            service.broker, self.settings, other, limits=limits, tls=self._tls,
             certificates=self._certificates,
         )  # fmt: skip
         self._undo.push_async_callback(relay.stop, self._drain_s)

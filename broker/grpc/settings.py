@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from broker.access.addresses import OWN_HOST, parse_patterns
 from pystore.configuration.problems import SettingProblem, about_text, about_unknown, refuse
 from pystore.configuration.rows import Setting, convert, rows_of, setting_field
 from pystore.configuration.upstream import PROXY, UPSTREAM
@@ -157,6 +158,9 @@ class ProxySettings:
     trusted: str = _of_proxy(
         "trustedBrokers", "", "ours: brokers that are believed about users without proof, separated"
         " by ;")
+    proxies: str = _of_proxy(
+        "trustedProxies", OWN_HOST, "ours: proxies whose PROXY header says where a client is,"
+        " separated by ;; *: all", check=parse_patterns)
     # fmt: on
 
     @classmethod

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from broker.access.addresses import runs_of
 from broker.loop.lifetime import Stopping
 from broker.loop.passed_over import reload_settings, warn_of
 from broker.loop.rate_limited_log import RateLimitedLogger
@@ -107,7 +108,10 @@ class NameServer(Stopping):
             host=self.settings.text("bindAddress"),
             port=number("listenPort"),
             tls=self._tls,
-            limits=Limits(idle_s=number("serverChannelMaxIdleTimeSeconds")),
+            limits=Limits(
+                idle_s=number("serverChannelMaxIdleTimeSeconds"),
+                proxies=runs_of(self.settings.text("trustedProxies")),
+            ),
             backlog=number("serverSocketBacklog"),
             on_close=self._closed,
             watchdog=self.watchdog,

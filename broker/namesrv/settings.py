@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from broker.access.addresses import OWN_HOST, parse_patterns
 from broker.remoting.tls import TABLE as TLS_TABLE
 from broker.remoting.tls import TlsSettings
 from pystore.configuration.problems import (
@@ -53,6 +54,9 @@ _ROWS = (
          "a connection unused for so long is closed; 0: never", at_start=True),
     _row("shutdownWaitTimeSeconds", 30,
          "how many seconds a stop waits at most for requests in progress"),
+    _row("trustedProxies", OWN_HOST,
+         "proxies whose PROXY header says where a client is, separated by ';'; *: all",
+         check=parse_patterns, at_start=True),
     _row("kvConfigPath", "", "file of the key-value configuration; empty: in memory only",
          by_request="nobody", at_start=True),
     _row("configStorePath", "",

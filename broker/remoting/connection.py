@@ -65,8 +65,8 @@ BODY_MIN, ASKED_MAX = 1024, 4 << 20
 REMARK_MAX = 4096
 #: MQVersion of the first that knows GO_AWAY: V5_3_1 does not (NettyRemotingAbstract).
 GO_AWAY_VERSION = 476
-#: Every address of either IP version.
-EVERYBODY = (4, 0, (1 << 32) - 1), (6, 0, (1 << 128) - 1)
+#: The addresses of this host that are so everywhere.
+OWN_HOST = (4, 0x7F00_0001, 0x7F00_0001), (6, 1, 1)
 
 _quiet = RateLimitedLogger(SafeLogger("broker.remoting"))
 
@@ -85,7 +85,7 @@ class Limits:
     in_work_max: int = 8192
     connections_max: int = 65536
     #: Peers that may say in a PROXY header whom they speak for: IP version, first and last address.
-    proxies: tuple[tuple[int, int, int], ...] = EVERYBODY
+    proxies: tuple[tuple[int, int, int], ...] = OWN_HOST
     #: Time for a PROXY header and what follows it, and for a TLS handshake.
     opening_s: float = 10.0
     #: Time that a connection we close may take to read what was written to it.

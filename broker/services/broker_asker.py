@@ -3,7 +3,7 @@ is asked, and believed if it proves that it knows the secret (docs/trust.md)."""
 
 from __future__ import annotations
 
-from broker.access.addresses import Pattern, address_of, parse_pattern
+from broker.access.addresses import Pattern, address_of, parse_patterns
 from broker.access.proof import ASKS_FOR_PROOF, HA_ADDRESS, SEALED, is_proven, unseal
 from broker.access.recipients import recipients_of
 from broker.access.signature import Credentials, sign
@@ -28,7 +28,7 @@ class NotBelieved(ConnectionError):
 def patterns_of(name: str, text: str) -> list[Pattern]:
     """Reads addresses of a setting, separated by ';'. Raises: BadArgument."""
     try:
-        return [parse_pattern(each) for each in text.split(";")]
+        return parse_patterns(text)
     except ValueError as bad:
         raise BadArgument(f"{name}: {bad}") from None
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from broker.access.addresses import parse_pattern
+from broker.access.addresses import parse_patterns
 from broker.remoting.client import parse_address
 from broker.services.etcd_address import SCHEME, SCHEME_TLS, parse_etcd
 from broker.services.names import is_legal
@@ -138,8 +138,7 @@ def _about_tier(text: str) -> Fault:
 
 def _about_patterns(text: str) -> Fault:
     try:
-        for each in text.split(";"):
-            parse_pattern(each)
+        parse_patterns(text)
     except ValueError as bad:
         return str(bad), "write addresses, with ; between them"
     return None

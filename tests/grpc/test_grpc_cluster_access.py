@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +15,11 @@ import pytest
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "broker"))
 
-from access_cases import play
+from access_cases import frame, play
 from caller import CODE, Caller, message, serving
 from strangers import stranger_at
 from test_grpc_cluster import ack, receive
-from waiting import until
+from waiting import BOUND_S, until
 
 from broker import (
     Broker,
@@ -37,6 +38,7 @@ from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.loop.thread import LoopThread
 from broker.wire.codes import RequestCode as Code
+from broker.wire.http2 import PREFACE
 from pystore.errors import BadArgument
 
 DATE = "20261122T110000Z"
@@ -458,3 +460,25 @@ def test_a_broker_that_keeps_users_proves_nothing_to_who_does_not_know_the_secre
     )  # fmt: skip
     assert play(keeper.broker.port, case | {"secret": "inner-secret"})[0] == 0
     assert play(keeper.broker.port, {"server": "5.3.3", "code": 305, "ext": {}})[0] == 0
+
+
+@pytest.mark.parametrize("port", ["gRPC", "remoting", "name server"])
+def test_a_stranger_claims_no_address_at_a_proxy_or_a_name_server(
+    keeper: Guarded, port: str
+) -> None:
+    """One that a policy allows, for example: headers count from this host alone, by default."""
+    proxy = keeper.proxy
+    address = {
+        "gRPC": proxy.address, "remoting": proxy.remoting_address, "name server": proxy.servers[0],
+    }[port]  # fmt: skip
+    host, number = str(address).split(":")
+    asked = {"server": "5.3.3", "code": Code.GET_ROUTEINFO_BY_TOPIC, "ext": {"topic": "Normal"}}
+    for source, believed in (("127.0.0.1", True), ("127.0.0.3", False)):
+        with socket.create_connection((host, int(number)), BOUND_S, (source, 0)) as sock:
+            sock.sendall(b"PROXY TCP4 10.9.9.9 127.0.0.1 4711 8081\r\n")
+            sock.sendall(PREFACE + bytes(9) if port == "gRPC" else frame(asked))
+            try:
+                answered = bool(sock.recv(1))
+            except ConnectionResetError:  # nobody has read what came after
+                answered = False
+            assert answered == believed

@@ -7,7 +7,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Mapping
 
-from broker.access.addresses import Pattern, address_of
+from broker.access.addresses import OWN_HOST, Pattern, address_of
 from broker.access.signature import Credentials
 from broker.remoting.client import RemotingClient
 from broker.services.broker_asker import BrokerAsker, patterns_of
@@ -324,5 +324,5 @@ def _epochs_of(store: Store, elected: ElectedRole | None) -> EpochFile:
 
 def _trusted(config: Config, guarded: bool) -> list[Pattern]:
     """Reads the hosts that are trusted. Raises: BadArgument."""
-    given = config["trustedSlaves"] or ("127.0.0.1;::1" if guarded else "*")
+    given = config["trustedSlaves"] or (OWN_HOST if guarded else "*")
     return patterns_of("trustedSlaves", given)
