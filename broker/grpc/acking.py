@@ -70,12 +70,12 @@ class Acking:
 
     async def _ack(self, call: Call, group: str, topic: str, entry: Any) -> None:
         given = entry.receipt_handle
-        receipt = await self._newest(group, entry)
+        receipt = await self._newest(group, topic, entry)
         self._check_open(receipt)
         await ack(
             partial(self._broker.request, call, broker=receipt.handle.broker), group, topic, receipt
         )
-        self._renewals.release(group, given)
+        self._renewals.release(group, topic, given)
 
     async def change(self, call: Call, request: Any) -> Any:
         """Changes the invisible time. The reply has a handle even with an error: clients store it,
@@ -97,12 +97,12 @@ class Acking:
         await self._broker.check(call, to_consume(group, topic))
         invisible_ms = millis(request.invisible_duration)
         check_invisible(invisible_ms, 0, self._settings)
-        receipt = await self._newest(group, request)
+        receipt = await self._newest(group, topic, request)
         self._check_open(receipt)
         ask = partial(self._broker.request, call, broker=receipt.handle.broker)
         suspend = bool(receipt.lite) and request.suspend
         changed = await change(ask, group, topic, receipt, invisible_ms, suspend=suspend)
-        self._renewals.release(group, given)
+        self._renewals.release(group, topic, given)
         return changed.text
 
     async def forward(self, call: Call, request: Any) -> Any:
@@ -114,21 +114,21 @@ class Acking:
             request.receipt_handle,
         )
         await self._broker.check(call, to_consume(group, topic))
-        receipt = await self._newest(group, request)
+        receipt = await self._newest(group, topic, request)
         if receipt.physical < 0:
             raise Problem(Code.INVALID_RECEIPT_HANDLE, "commit log offset is empty")
         await self._check_place(group, topic, receipt)
         ask = partial(self._broker.request, call, broker=receipt.handle.broker)
         await dead_letter(ask, group, topic, request.message_id, receipt)
-        self._renewals.release(group, given)
+        self._renewals.release(group, topic, given)
         return pb.ForwardMessageToDeadLetterQueueResponse(status=ok())
 
     # ---- handles ----
 
-    async def _newest(self, group: str, request: Any) -> Receipt:
+    async def _newest(self, group: str, topic: str, request: Any) -> Receipt:
         """Returns the handle that a renewal has made last. Of one that Apache's proxy has made, the
         request says which lite topic it is of. Raises: Problem."""
-        held = await self._renewals.newest(group, request.receipt_handle)
+        held = await self._renewals.newest(group, topic, request.receipt_handle)
         if held is not None:
             return held
         try:

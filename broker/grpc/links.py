@@ -419,9 +419,9 @@ def _events_of_hot(hot: HotCalls) -> dict[int, Callable[[LinkedCalls | None, Any
     """Returns what is done at events of calls that the thread serves."""
 
     def acked(_: LinkedCalls | None, row: Any) -> None:
-        group, *handles = text_of_event(row).split("\n")
+        group, topic, *handles = text_of_event(row).split("\n")
         for given in handles:
-            hot.renewals.release(group, given)
+            hot.renewals.release(group, topic, given)
 
     def held(_: LinkedCalls | None, row: Any) -> None:
         client, group, topic, *messages = text_of_event(row).split("\n")

@@ -380,7 +380,7 @@ class Receiving:
     async def _give_back(self, asked: _ReceiveRequest, found: Sequence[FoundMessage]) -> None:
         """Gives messages back that their client did not get: they are visible again soon."""
         for each in found:
-            self._renewals.release(asked.group, each.receipt.text)
+            self._renewals.release(asked.group, asked.topic, each.receipt.text)
             try:
                 await change(self._own(asked), asked.group, asked.topic, each.receipt, _BACK_MS)
             except Problem as failed:

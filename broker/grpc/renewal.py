@@ -58,7 +58,7 @@ Extend = Callable[[RenewedMessage, int], Awaitable[Receipt]]
 
 
 class Renewals:
-    """By group and the handle that the client was given. Lives on the event loop.
+    """By group, topic and the handle that the client was given. Lives on the event loop.
 
     extend: makes a message invisible for so many ms from now on; Lost, or any other error for one
     that may be tried again. last_ms: the invisible time, by attempts, of a message that was held
@@ -71,7 +71,7 @@ class Renewals:
     ) -> None:  # fmt: skip
         self._now_ms, self._extend, self._last_ms = now_ms, extend, last_ms
         self._settings = settings
-        self._held: dict[tuple[str, str], RenewedMessage] = {}
+        self._held: dict[tuple[str, str, str], RenewedMessage] = {}
         self._by_client: dict[str, dict[RenewedMessage, str]] = {}
         self._due: list[tuple[int, int, RenewedMessage]] = []
         self._turn = 0
@@ -92,7 +92,7 @@ class Renewals:
         given = receipt.text
         if self._turn == 0 and self._on_first is not None:
             self._on_first()
-        self._held[group, given] = held
+        self._held[group, topic, given] = held
         self._by_client.setdefault(client, {})[held] = given
         self._plan(held, receipt.expires_ms - self._settings.renew_ahead_ms)
 
@@ -112,17 +112,17 @@ class Renewals:
         """Returns how many messages a client has that are renewed."""
         return len(self._by_client.get(client, ()))
 
-    async def newest(self, group: str, given: str) -> Receipt | None:
+    async def newest(self, group: str, topic: str, given: str) -> Receipt | None:
         """Returns the handle that stands for the one that the client was given; None: it is not
         renewed."""
-        held = self._held.get((group, given))
+        held = self._held.get((group, topic, given))
         if held is not None and held.busy is not None:
             await asyncio.wait([held.busy])
         return held.receipt if held is not None else None
 
-    def release(self, group: str, given: str) -> None:
+    def release(self, group: str, topic: str, given: str) -> None:
         """Ends the renewal: the message is acknowledged, or its client takes care of it."""
-        held = self._held.get((group, given))
+        held = self._held.get((group, topic, given))
         if held is not None:
             self._drop(held)
 
@@ -131,7 +131,7 @@ class Renewals:
         of_client = self._by_client.get(held.client, {})
         given = of_client.pop(held, None)
         if given is not None:
-            del self._held[held.group, given]
+            del self._held[held.group, held.topic, given]
         if not of_client:
             self._by_client.pop(held.client, None)
 

@@ -209,12 +209,15 @@ static bool serve_ending(ps_link *link, const ps_h2_event *call) {
 /* Python learns which handles need not be renewed any more. */
 static void tell_acks(ps_link *link, const ps_h2_acks *acks) {
     ps_buffer names = {0};
-    int64_t room = acks->group.len;
+    int64_t room = acks->group.len + 1 + acks->topic.len;
     for (int32_t i = 0; i < acks->count; i++) room += 1 + acks->each[i].handle.len;
     uint8_t *at = ps_buffer_room(&names, room);
     if (at == NULL) return; /* Python finds out when it wants to renew them */
     memcpy(at, acks->group.data, (size_t)acks->group.len);
     at += acks->group.len;
+    *at++ = '\n';
+    memcpy(at, acks->topic.data, (size_t)acks->topic.len);
+    at += acks->topic.len;
     for (int32_t i = 0; i < acks->count; i++) {
         const ps_h2_text *handle = &acks->each[i].handle;
         *at++ = '\n';

@@ -104,7 +104,7 @@ typedef struct ps_net_conf {
 #define PS_NET_PULLED 9   /* pulled: a pull of the link, or of connection `value`, was answered */
 #define PS_NET_UNREAD 10  /* value 1: unsent bytes are above write_high; 0: below write_low again */
 #define PS_NET_RESTING 11 /* number: errno. Connections are not accepted for half a second */
-#define PS_NET_ACKED 13   /* data: a group and handles, a line each, that were acknowledged here */
+#define PS_NET_ACKED 13   /* data: group, topic, handles that were acknowledged, a line each */
 #define PS_NET_CALL 12    /* call: an event of HTTP/2. data: headers, then the request */
 #define PS_NET_POPPED 15  /* call.found: what a request of Python's has waited for, number `value`
                              of ps_conn_pop_wait; number 1: a call that is gone has, and it is to

@@ -35,7 +35,7 @@ class Deliveries:
         return receipt.text
 
     def newest(self, given):
-        return asyncio.run(self.renewals.newest("g", given))
+        return asyncio.run(self.renewals.newest("g", "T", given))
 
     def pass_ms(self, ms, step=5_000):
         end = self.now + ms
@@ -71,9 +71,18 @@ def test_after_three_hours_a_message_comes_back():
 
 def test_an_acknowledged_message_is_renewed_no_more():
     d = Deliveries()
-    d.renewals.release("g", d.hold())
+    d.renewals.release("g", "T", d.hold())
     d.pass_ms(3 * MINUTE)
     assert d.changes == []
+
+
+def test_a_renewal_is_of_one_topic():
+    """The same handle under another topic of the group is that of another message."""
+    d = Deliveries()
+    given = d.hold()
+    d.renewals.release("g", "U", given)
+    assert asyncio.run(d.renewals.newest("g", "U", given)) is None
+    assert d.newest(given) is not None
 
 
 def test_a_failed_renewal_is_tried_three_times():
@@ -110,7 +119,7 @@ async def test_an_acknowledgement_during_a_renewal_waits_for_the_new_handle():
     d.now += 55_000
     tick = asyncio.ensure_future(d.renewals.tick())
     await begun.wait()
-    newest = asyncio.ensure_future(d.renewals.newest("g", given))
+    newest = asyncio.ensure_future(d.renewals.newest("g", "T", given))
     await asyncio.sleep(0)
     assert not newest.done()
     go_on.set()
