@@ -1128,7 +1128,8 @@ def _unknown(name: str, source: str, value: object) -> SettingProblem:
     """Returns the problem of an unknown name. value: of a line of a file; None: it is a keyword."""
     if value is None:
         return SettingProblem(name, source, f"'{name}' is not a setting{_nearest(name)}")
-    found = about_unknown(name, source, TABLE, IN_GUIDES)
+    others = {"name server": NAMESRV, "proxy": PROXY}
+    found = about_unknown(name, source, TABLE, IN_GUIDES, others)
     if found.is_error:
         meant = TABLE.get(mistyped(name, TABLE))
         try:  # a second run would show what is wrong with the value under the right name
@@ -1137,13 +1138,9 @@ def _unknown(name: str, source: str, value: object) -> SettingProblem:
         except ValueError as bad:
             return replace(found, text=f"{found.text}; its value: {bad}")
         return found
-    elsewhere = "name server" if name in NAMESRV else "proxy" if name in PROXY else ""
     if name.startswith("tls."):
         text = f"{name}: TLS is not set by this file, nor is it by upstream; it has no effect here"
         return replace(found, text=text, mend="pass a file with tls.* lines: --tls FILE")
-    if elsewhere and name not in IN_GUIDES:
-        text = f"{name}: it is a setting of a {elsewhere}, and has no effect here"
-        return replace(found, text=text, mend=f"write it to the settings of the {elsewhere}")
     return found
 
 

@@ -12,7 +12,8 @@ from typing import Any
 from broker.access.addresses import OWN_HOST, parse_patterns
 from pystore.configuration.problems import SettingProblem, about_text, about_unknown, refuse
 from pystore.configuration.rows import Setting, convert, rows_of, setting_field
-from pystore.configuration.upstream import PROXY, UPSTREAM
+from pystore.configuration.upstream import NAMESRV, PROXY, UPSTREAM
+from pystore.settings import TABLE as BROKERS
 
 __all__ = ["CLUSTER", "LOCAL", "TABLE", "ProxySettings"]
 
@@ -293,7 +294,8 @@ def _not_served(name: str, value: object, source: str) -> list[SettingProblem]:
         text = f"{name:.60} has no effect here"
         mend = "pass --tls FILE instead" if "tls" in name.lower() else "delete it"
         return [SettingProblem(name, source, text, False, "no-effect", mend)]
-    found = about_unknown(name, source, [*TABLE, *PROXY], {})
+    others = {"broker": BROKERS, "name server": NAMESRV}
+    found = about_unknown(name, source, [*TABLE, *PROXY], {}, others)
     return [replace(found, text=f"{found.text:.300}", mend="")]
 
 

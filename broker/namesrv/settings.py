@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from pystore.configuration.problems import (
     refuse,
 )
 from pystore.configuration.rows import Setting, convert, convert_of_file, read_conf, row_of, shown
-from pystore.configuration.upstream import NAMESRV, UPSTREAM
+from pystore.configuration.upstream import NAMESRV, PROXY, UPSTREAM
 from pystore.errors import BadArgument
 from pystore.files.javaproperties import edit_java_properties
 from pystore.settings import TABLE as BROKERS
@@ -253,11 +252,8 @@ def _unknown(name: str, where: str) -> SettingProblem:
         return SettingProblem(name, where, f"unknown name server setting '{name}'{hint}")
     if name in NAMESRV or name in UPSTREAM["NettyClientConfig"]:
         return _without_effect(name, where)
-    found = about_unknown(name, where, [*TABLE, *_TLS_NAMES, *NAMESRV], {})
-    if not found.is_error and name in BROKERS:
-        text = f"{name}: it is a setting of a broker, and has no effect here"
-        return replace(found, text=text, mend="write it to broker.conf")
-    return found
+    others = {"broker": BROKERS, "proxy": PROXY}
+    return about_unknown(name, where, [*TABLE, *_TLS_NAMES, *NAMESRV], {}, others)
 
 
 def _without_effect(name: str, where: str) -> SettingProblem:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pystore.errors import BadArgument
@@ -131,10 +131,20 @@ def _words(name: str) -> list[str]:
 
 
 def about_unknown(
-    name: str, where: str, known: Iterable[str], guides: Mapping[str, str]
+    name: str,
+    where: str,
+    known: Iterable[str],
+    guides: Mapping[str, str],
+    others: Mapping[str, Container[str]],
 ) -> SettingProblem:
     """Returns what becomes of a line whose name is not a setting. known: names of settings. guides:
-    names that files have although nothing reads them, and what to know of each."""
+    names that files have although nothing reads them, and what to know of each. others: names of
+    settings of other programs, by these."""
+    elsewhere = [whose for whose, names in others.items() if name in names]
+    if elsewhere and name not in guides:
+        text = f"{name}: it is a setting of a {elsewhere[0]}, and has no effect here"
+        mend = f"write it to the settings of the {elsewhere[0]}"
+        return SettingProblem(name, where, text, False, "unknown-setting", mend)
     if name in guides:
         text = f"{name}: no version of RocketMQ reads it; {guides[name]}"
         return SettingProblem(name, where, text, False, "unknown-setting", "delete the line")

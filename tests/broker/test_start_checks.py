@@ -4,6 +4,7 @@ not; all of a file at once. Files of people who run RocketMQ, among them."""
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import socket
 from collections.abc import Iterator
@@ -14,9 +15,20 @@ import pytest
 from ports import free_port
 
 from broker import Broker
+from broker.grpc.settings import TABLE as PROXIES
+from broker.grpc.settings import ProxySettings
+from broker.namesrv.settings import TABLE as NAMES
+from broker.namesrv.settings import NamesrvSettings
 from broker.start_checks import Ask, on_this_machine, read_start
 from pystore.configuration.problems import BadSettings, SettingProblem
-from pystore.configuration.upstream import IN_GUIDES, OTHER_VERSIONS, RENAMED, UPSTREAM
+from pystore.configuration.upstream import (
+    IN_GUIDES,
+    NAMESRV,
+    OTHER_VERSIONS,
+    PROXY,
+    RENAMED,
+    UPSTREAM,
+)
 from pystore.errors import BadArgument
 from pystore.settings import TABLE, read_settings
 
@@ -120,6 +132,20 @@ def test_a_name_of_an_older_version_says_what_became_of_it(tmp_path: Path) -> No
     assert (said.check, said.is_error, said.place) == ("no-effect", False, f"{conf}:2")
     assert "4.5.0" in said.text and "mappedFileSizeCommitLog" in said.mend
     assert settings["mappedFileSizeCommitLog"] == 1 << 30, "as 5.3.3, which passes over it, too"
+
+
+def test_no_name_of_another_program_counts_as_mistyped(tmp_path: Path) -> None:
+    """As enableControllerInNamesrv in a broker.conf, which is nearly a name of ours."""
+    strange = sorted((NAMESRV | PROXY) - set(TABLE) - set(IN_GUIDES))
+    conf = written(tmp_path, "".join(f"{name}=1\n" for name in strange))
+    found = {each.name: each for each in read_settings(conf)[1]}
+    assert set(found) == set(strange) and not errors([*found.values()])
+    servers = "".join(f"{name}=1\n" for name in sorted(set(TABLE) - set(NAMES) - NAMESRV))
+    assert not errors(NamesrvSettings.look(written(tmp_path, servers)))
+    conf = tmp_path / "rmq-proxy.json"
+    of_others = sorted((set(TABLE) | NAMESRV) - set(PROXIES) - PROXY - set(UPSTREAM["AuthConfig"]))
+    conf.write_text(json.dumps(dict.fromkeys(of_others, "x")))
+    assert not errors(ProxySettings.look(conf)[1])
 
 
 @pytest.mark.parametrize(
