@@ -30,7 +30,9 @@ __all__ = [
 ]
 
 #: What stands for another text in templates and shells, which nothing that reads settings fills in.
-_PLACEHOLDER = re.compile(r"\$\{[^}]*\}|\{\{.*\}\}|^<[^<>]*>$|(^|[,;])\s*(\$[A-Za-z_]|~(/|$))")
+_PLACEHOLDER = re.compile(
+    r"\$\{[^}]*\}|\{\{.*\}\}|^<[^<>]*>$|(^|[,;/:])\s*\$[A-Za-z_]|(^|[,;])\s*~(/|$)"
+)
 #: Chinese keyboards have them; to a reader they are letters of the name.
 _FULL_WIDTH_SIGN = re.compile("[\uff1d\uff1a]")
 

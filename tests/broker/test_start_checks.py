@@ -225,6 +225,8 @@ def test_a_byte_order_mark_is_named_where_apache_loses_a_line_by_it(tmp_path: Pa
         ("namesrvAddr=<address>", "placeholder"),
         ("namesrvAddr=${names}", "placeholder"),
         ("storePathRootDir=$HOME/store", "placeholder"),
+        ("storePathRootDir=/home/$USER/store", "placeholder"),
+        ("namesrvAddr=10.0.0.1:$PORT", "placeholder"),
         ("storePathRootDir=~/store", "placeholder"),
         ("storePathCommitLog=/a,~/b", "placeholder"),
         ("storePathCommitLog=/a;/b", "separated by ','"),
