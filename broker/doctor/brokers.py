@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 from broker.client.admin import AsyncAdmin, BrokerFacts
 from broker.client.admin.facts import tier_figures
 from broker.client.errors import BrokerRefused, ClientError
 from broker.doctor.findings import Diagnosis, diagnosed
+from broker.doctor.folder import FILES_MIN, disk_room
 from broker.doctor.reaching import ServerKind, kind_of, why_no_broker
 from broker.loop.reasons import reason_of
 from broker.remoting.client import RemotingClient, parse_address
@@ -27,11 +28,8 @@ __all__ = ["check_broker", "check_name_server", "cluster_info", "is_loopback", "
 
 #: Seconds that two clocks may differ; what a broker says of its own has whole seconds.
 _SKEW_S = 10.0
-_SOON_H = 48.0
 #: Of fileReservedTime: what has waited for the tier for longer is late.
 _LATE_RATIO = 0.5
-#: Fewer open files are soon used up by connections.
-_FILES_MIN = 10_000
 #: Brokers whose clocks are compared at a name server.
 _CLOCKS_MAX = 64
 #: A put that one of a thousand takes, ms, that is slow.
@@ -198,7 +196,7 @@ def _limits(where: str, facts: BrokerFacts, settings: Mapping[str, str]) -> list
     """Checks the limits of its process, where it says them."""
     made = []
     files = int(facts.entries.get("openFilesMax") or 0)
-    if 0 < files < _FILES_MIN:
+    if 0 < files < FILES_MIN:
         made.append(diagnosed("few-files", where, f"it may open {files} files"))
     most, wanted = int(facts.entries.get("mappingsMax") or 0), settings.get("mappedFilesMax")
     if 0 < most < int(wanted or 0) * 1.2:
@@ -235,33 +233,17 @@ def _bytes_of(text: str) -> float:
     return float(found[1]) * float(1 << 10 * power)
 
 
-def _disk(where: str, facts: BrokerFacts, settings: Mapping[str, str]) -> list[Diagnosis]:
+def _disk(where: str, facts: BrokerFacts, settings: Mapping[str, str]) -> Iterator[Diagnosis]:
     limit = float(settings.get("diskSpaceWarningLevelRatio") or 90)
     limit = limit / 100 if limit > 1 else limit
-    if facts.disk_used >= limit:
-        text = f"{facts.disk_used:.0%} of the disk are used, puts are refused from {limit:.0%} on"
-        return [diagnosed("disk-full", where, text)]
     earliest = float(facts.entries.get("earliestMessageTimeStamp") or 0)
-    seconds = time.time() - earliest / 1000
-    if earliest <= 0 or seconds < 60:
-        return []
-    rate = (facts.log_max - facts.log_min) / seconds
-    capacity = facts.entries.get("commitLogDirCapacity", "")
-    free = _bytes_of(capacity.partition("Free : ")[2])
-    whole = free / (1 - facts.disk_used) if facts.disk_used < 1 else 0.0
-    room = (limit - facts.disk_used) * whole
-    if rate <= 0 or not whole:
-        return []
-    made = []
-    if room / rate / 3600 < _SOON_H:
-        text = f"{limit:.0%} of the disk are used in {room / rate / 3600:.0f} h"
-        made.append(diagnosed("disk-full-soon", where, f"{text}, at {rate / 1e6:.1f} MB/s"))
-    kept = (facts.log_max - facts.log_min + max(room, 0.0)) / rate / 3600
+    seconds, log = time.time() - earliest / 1000, facts.log_max - facts.log_min
+    free = _bytes_of(facts.entries.get("commitLogDirCapacity", "").partition("Free : ")[2])
+    used, is_known = facts.disk_used, earliest > 0 and seconds >= 60 and free > 0
+    whole = free / (1 - used) if is_known and used < 1 else 1.0
+    rate = log / seconds if is_known else 0.0
     reserved = float(settings.get("fileReservedTime") or 72)
-    if kept < reserved:
-        text = f"fileReservedTime is {reserved:g} h, at {rate / 1e6:.1f} MB/s the disk holds"
-        made.append(diagnosed("disk-under-retention", where, f"{text} {kept:.0f} h"))
-    return made
+    return disk_room(where, (used * whole, whole), limit, log, rate, reserved)
 
 
 def _tier(where: str, facts: BrokerFacts, settings: Mapping[str, str]) -> list[Diagnosis]:

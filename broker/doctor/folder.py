@@ -15,13 +15,13 @@ from pathlib import Path
 from broker.doctor.findings import Diagnosis, diagnosed
 from broker.doctor.settings import loaded, of_problems
 from broker.start_checks import Ask, on_this_machine
-from pystore import Reader
+from pystore import Info, Reader
 from pystore.cli.verbs import holder_of
 from pystore.errors import StoreError
 from pystore.files import javajson
 from pystore.settings import Settings
 
-__all__ = ["check_folder", "sync_times"]
+__all__ = ["FILES_MIN", "check_folder", "disk_room", "sync_times"]
 
 _MAP_COUNT = Path("/proc/sys/vm/max_map_count")
 _MOUNTS = Path("/proc/mounts")
@@ -30,7 +30,7 @@ _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs", "cep
 #: Syncs that are measured, bytes of each, and the median that is slow, seconds.
 _SYNCS, _SYNC_BYTES, _SLOW_S = 15, 4096, 0.05
 #: Fewer open files are soon used up by connections.
-_FILES_MIN = 10_000
+FILES_MIN = 10_000
 _INODES_MIN = 10_000
 #: How much older than the newest message a clock may be, ms.
 _BEHIND_MS = 10_000
@@ -148,34 +148,43 @@ def _filesystem(path: Path) -> str:
 
 
 def _room(path: Path, settings: Settings | None) -> Iterator[Diagnosis]:
-    used, whole = _disk_use(path)
     limit = settings.clamped("diskSpaceWarningLevelRatio") / 100 if settings is not None else 0.9
-    ratio = used / whole
-    if ratio >= limit:
-        text = f"{ratio:.0%} of the disk are used, puts are refused from {limit:.0%} on"
-        yield diagnosed("disk-full", str(path), text)
+    reserved = settings["fileReservedTime"] if settings is not None else 0
+    info = _info(path)
+    log, rate = (0, 0.0) if info is None else (info.log_max - info.log_min, _bytes_a_second(info))
+    yield from disk_room(str(path), _disk_use(path), limit, log, rate, reserved)
+
+
+def disk_room(
+    where: str, disk: tuple[float, float], limit: float, log: int, rate: float, reserved_h: float
+) -> Iterator[Diagnosis]:
+    """Checks the room on a disk. disk: the bytes that are used, and the bytes of it all. limit:
+    where puts are refused, from 0 to 1. log: its bytes. rate: bytes a second by which it grows; 0:
+    nobody knows. reserved_h: fileReservedTime; 0: nobody knows."""
+    used, whole = disk
+    if used / whole >= limit:
+        text = f"{used / whole:.0%} of the disk are used, puts are refused from {limit:.0%} on"
+        yield diagnosed("disk-full", where, text)
         return
-    rate = _bytes_a_second(path)
     if rate <= 0:
         return
     hours, speed = (limit * whole - used) / rate / 3600, f"at {rate / 1e6:.1f} MB/s"
     if hours < _SOON_H:
         text = f"{limit:.0%} of the disk are used in {hours:.0f} h, {speed}"
-        yield diagnosed("disk-full-soon", str(path), text)
-    reserved = settings["fileReservedTime"] if settings is not None else 0
-    kept = hours + _log_bytes(path) / rate / 3600
-    if 0 < kept < reserved:
-        text = f"fileReservedTime is {reserved} h, {speed} the disk holds {kept:.0f} h"
-        yield diagnosed("disk-under-retention", str(path), text)
+        yield diagnosed("disk-full-soon", where, text)
+    kept = hours + log / rate / 3600
+    if kept < reserved_h:
+        text = f"fileReservedTime is {reserved_h:g} h, {speed} the disk holds {kept:.0f} h"
+        yield diagnosed("disk-under-retention", where, text)
 
 
-def _log_bytes(path: Path) -> int:
+def _info(path: Path) -> Info | None:
+    """Returns what a store says of itself; None where it cannot be read."""
     try:
         with Reader(path) as reader:
-            info = reader.info()
+            return reader.info()
     except (StoreError, OSError):
-        return 0
-    return info.log_max - info.log_min
+        return None
 
 
 def _disk_use(path: Path) -> tuple[int, int]:
@@ -185,15 +194,9 @@ def _disk_use(path: Path) -> tuple[int, int]:
     return found.used, max(1, found.used + found.free)
 
 
-def _bytes_a_second(path: Path) -> float:
+def _bytes_a_second(info: Info) -> float:
     """Returns how fast the log has grown, over what it holds; 0 when nothing can be said."""
-    try:
-        with Reader(path) as reader:
-            info = reader.info()
-    except (StoreError, OSError):
-        return 0.0
-    begin, end = info.store_timestamp_min, info.store_timestamp_max
-    seconds = (end - begin) / 1000
+    seconds = (info.store_timestamp_max - info.store_timestamp_min) / 1000
     return (info.log_max - info.log_min) / seconds if seconds >= _SPAN_MIN_S else 0.0
 
 
@@ -229,7 +232,7 @@ def _limits(path: Path) -> Iterator[Diagnosis]:
         found = _limit_of(holder.pid)
         if found is not None:
             hard, who = found, f"process {holder.pid}"
-    if hard != resource.RLIM_INFINITY and hard < _FILES_MIN:
+    if hard != resource.RLIM_INFINITY and hard < FILES_MIN:
         yield diagnosed("few-files", str(path), f"{who} may open {hard} files")
     try:
         most = int(_MAP_COUNT.read_text())
@@ -266,12 +269,8 @@ def _contents(path: Path) -> Iterator[Diagnosis]:
             yield diagnosed("config-broken", str(path), f"config/{file.name} is not JSON: {bad}")
         except OSError:
             continue
-    try:
-        with Reader(path) as reader:
-            newest = reader.info().store_timestamp_max
-    except (StoreError, OSError):
-        return
-    behind = newest - time.time_ns() // 1_000_000
+    info = _info(path)
+    behind = 0 if info is None else info.store_timestamp_max - time.time_ns() // 1_000_000
     if behind > _BEHIND_MS:
         text = f"the newest message is {behind / 1000:.0f} s ahead of the clock"
         yield diagnosed("clock-behind", str(path), text)

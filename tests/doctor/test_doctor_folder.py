@@ -157,15 +157,12 @@ def test_its_disk_is_full_soon(tmp_path: Path, monkeypatch: Any) -> None:
     assert "h, at" in found(path, "disk-full-soon", **given).text
 
 
-def test_the_rate_is_that_of_the_log(tmp_path: Path) -> None:
+def test_the_rate_is_that_of_the_log() -> None:
     class Info:
         store_timestamp_min, store_timestamp_max = 1_000_000, 1_120_000
         log_min, log_max = 4096, 4096 + 240_000
 
-    reader = mock.MagicMock()
-    reader.return_value.__enter__.return_value.info.return_value = Info
-    with mock.patch.object(folder, "Reader", reader):
-        assert folder._bytes_a_second(tmp_path) == 2000.0
+    assert folder._bytes_a_second(Info) == 2000.0
 
 
 def test_the_disk_counts_as_the_store_counts_it(store: Path, monkeypatch: Any) -> None:

@@ -342,4 +342,4 @@ def test_the_disk_does_not_hold_what_is_reserved() -> None:
     )  # fmt: skip
     seen = {each.check: each.text for each in looking._disk("x", facts, {})}
     assert "fileReservedTime is 72 h" in seen["disk-under-retention"]
-    assert not looking._disk("x", facts, {"fileReservedTime": "0"})[1:]
+    assert not list(looking._disk("x", facts, {"fileReservedTime": "0"}))[1:]

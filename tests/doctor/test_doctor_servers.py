@@ -239,12 +239,12 @@ def test_its_disk_counts_as_its_store_counts_it(
 
 def test_its_disk_is_full_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Minutes of log, and a clock that says so: at this rate the disk lasts for less than..."""
-    from broker.doctor import brokers
+    from broker.doctor import brokers, folder
 
     with running(tmp_path / "s") as broker:
         with broker.producer() as producer:
             producer.send(Message("orders", b"12 apples"))
-        monkeypatch.setattr(brokers, "_SOON_H", 1e12)
+        monkeypatch.setattr(folder, "_SOON_H", 1e12)
         real = brokers.time.time
         monkeypatch.setattr(brokers, "time", type("Clock", (), {"time": lambda: real() + 120}))
         monkeypatch.setattr(brokers, "_SKEW_S", 1e9)
