@@ -240,16 +240,50 @@ class HandOver:
 
 
 class StartedByWith(ClosedByWith):
-    """``with`` starts and closes it."""
+    """The twin of a client of asyncio, on the shared loop; ``with`` starts and closes it."""
+
+    _twin: Any
+    _runner: Runner
 
     def start(self) -> Self:
-        raise NotImplementedError
+        """Starts it, before its first use; ``with`` does it. Raises: Misuse."""
+        self._runner.start()
+        try:
+            self._runner.run(self._twin.start())
+        except BaseException:
+            self._runner.stop()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Waits for what is under way, then leaves nothing behind. Harmless when repeated."""
+        try:
+            if self._runner.started:
+                self._runner.run(self._twin.close())
+        finally:
+            self._runner.stop()
 
     def __enter__(self) -> Self:
         return self.start()
 
 
-class Producer(StartedByWith):
+class TwinOfGroup(StartedByWith):
+    """The same of a client that belongs to a group."""
+
+    @property
+    def group(self) -> str:
+        """The group, with the namespace."""
+        found: str = self._twin.group
+        return found
+
+    @property
+    def client_id(self) -> str:
+        """How brokers and tools show this client."""
+        found: str = self._twin.client_id
+        return found
+
+
+class Producer(TwinOfGroup):
     """Sends messages, for programs without an event loop. ``AsyncProducer`` is its twin.
 
     Any thread may use it. group, namesrv, options: as of AsyncProducer.
@@ -273,36 +307,6 @@ class Producer(StartedByWith):
         refuse_unknown(type(self).__name__, options, ClientSettings, ProducerSettings)
         self._twin = AsyncProducer(group, namesrv, **options)
         self._runner = Runner(self._twin.network.name)
-
-    @property
-    def group(self) -> str:
-        """The group, with the namespace."""
-        return self._twin.group
-
-    @property
-    def client_id(self) -> str:
-        """How brokers and tools show this client."""
-        return self._twin.client_id
-
-    def start(self) -> Self:
-        """Starts the producer, before its first send; ``with`` does it. Raises: Misuse."""
-        self._runner.start()
-        try:
-            self._runner.run(self._twin.start())
-        except BaseException:
-            self._runner.stop()
-            raise
-        return self
-
-    def close(self) -> None:
-        """Waits for sends under way, then leaves nothing behind. Harmless when repeated."""
-        if self._runner.started:
-            try:
-                self._runner.run(self._twin.close())
-            finally:
-                self._runner.stop()
-        else:
-            self._runner.stop()
 
     send = twin_of(AsyncProducer.send)
     send_batch = twin_of(AsyncProducer.send_batch)
@@ -337,7 +341,7 @@ class Producer(StartedByWith):
         return made
 
 
-class MessageReceiver(StartedByWith):
+class MessageReceiver(TwinOfGroup):
     """A consumer, as far as messages come out of it. ``AsyncMessageReceiver`` is its twin."""
 
     _twin: AsyncMessageReceiver
@@ -371,16 +375,6 @@ class MessageReceiver(StartedByWith):
             return await loop.run_in_executor(self._pool, run, self._function, message)
         except (SystemExit, KeyboardInterrupt) as ended:  # would end the loop of all clients
             raise RuntimeError(f"the handler raised {type(ended).__name__}") from ended
-
-    @property
-    def group(self) -> str:
-        """The group, with the namespace."""
-        return self._twin.group
-
-    @property
-    def client_id(self) -> str:
-        """How brokers and tools show this client."""
-        return self._twin.client_id
 
     def start(self) -> Self:
         """Does as the twin's start()."""

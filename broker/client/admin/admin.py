@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
+from typing import Concatenate, ParamSpec, TypeVar, Unpack
 
 from broker.client.admin.access import AccessAdmin
 from broker.client.admin.deadletters import DeadLetterAdmin
@@ -87,24 +87,6 @@ class Admin(StartedByWith):
         """Raises: Misuse."""
         self.twin = self._twin = AsyncAdmin(namesrv, broker=broker, cluster=cluster, **options)
         self._runner = Runner(self.twin.network.name)
-
-    def start(self) -> Self:
-        """Starts, before the first question; ``with`` does it. Raises: Misuse."""
-        self._runner.start()
-        try:
-            self._runner.run(self.twin.start())
-        except BaseException:
-            self._runner.stop()
-            raise
-        return self
-
-    def close(self) -> None:
-        """Leaves nothing behind. Harmless when repeated."""
-        try:
-            if self._runner.started:
-                self._runner.run(self.twin.close())
-        finally:
-            self._runner.stop()
 
     cluster = twin_of(AsyncAdmin.cluster)
     broker = twin_of(AsyncAdmin.broker)
