@@ -499,7 +499,7 @@ class ConsumerMember(ConsumerGroupMember):
         if self.subscriptions:
             consumer = consumer_data(
                 self.group, self.subscriptions.values(), broadcast=self.settings.broadcast,
-                active=False, start=named,
+                start=named,
             )  # fmt: skip
         return heartbeat_body(self.network.client_id, [INNER_PRODUCER], consumer)
 

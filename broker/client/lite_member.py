@@ -378,7 +378,7 @@ class LiteMember(ConsumerGroupMember):
 
     def _beat(self) -> bytes:
         consumer = consumer_data(
-            self.group, [TopicSubscription.of(self.topic)], broadcast=False, active=False,
+            self.group, [TopicSubscription.of(self.topic)], broadcast=False,
             start="CONSUME_FROM_LAST_OFFSET",
         )  # fmt: skip
         return heartbeat_body(self.client_id, [INNER_PRODUCER], consumer)

@@ -115,17 +115,14 @@ def consumer_data(
     subscriptions: Iterable[TopicSubscription],
     *,
     broadcast: bool,
-    active: bool,
     start: str,
-    unit_mode: bool = False,
 ) -> dict[str, object]:
-    """Makes the part of a heartbeat that is about a consumer. active: it pulls when it wants to
-    (lite pull)."""
+    """Makes the part of a heartbeat that is about a consumer."""
     return {
         "consumeFromWhere": start,
-        "consumeType": "CONSUME_ACTIVELY" if active else "CONSUME_PASSIVELY",
+        "consumeType": "CONSUME_PASSIVELY",
         "groupName": group,
         "messageModel": "BROADCASTING" if broadcast else "CLUSTERING",
         "subscriptionDataSet": [s.as_json() for s in subscriptions],
-        "unitMode": unit_mode,
+        "unitMode": False,
     }

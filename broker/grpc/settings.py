@@ -214,18 +214,10 @@ class ProxySettings:
         return frozenset(changed - later), frozenset(later)
 
     @classmethod
-    def from_names(cls, given: Mapping[str, object], source: str | None = None) -> ProxySettings:
-        """Makes settings of names and values. Raises: BadArgument."""
-        made, problems = cls._taken(given, source or "", "")
-        refuse(problems)
-        return made
-
-    @classmethod
     def _taken(
         cls, given: Mapping[str, object], source: str, mode: str
     ) -> tuple[ProxySettings, list[SettingProblem]]:
-        """Returns the settings and what is wrong with them. mode: that they are for; empty:
-        either."""
+        """Returns the settings and what is wrong with them. mode: that they are for."""
         changes: dict[str, Any] = {}
         problems: list[SettingProblem] = []
         for name, value in given.items():
@@ -243,7 +235,7 @@ class ProxySettings:
             if mode == LOCAL and row.used_by == "proxy" and value != row.default:
                 problems.append(_of_a_proxy(row, source))
         said = changes.get("mode", "")
-        if mode and said and said.upper() != mode:
+        if said and said.upper() != mode:
             text = f"proxyMode {said:.40} is not supported here: use {mode}"
             problems.append(SettingProblem("proxyMode", source, text))
         return replace(cls(), **changes), problems

@@ -149,7 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         "_asked", "_asks", "_backlog", "_closing", "_failed", "_flush_due", "_framer",
         "_gathering", "_handlers", "_held", "_holds", "_leaving", "_line", "_loop",
         "_outstanding", "_parts_bytes", "_shared", "_stopped", "_tasks", "_transport", "_turns",
-        "_unread", "address", "closed", "in_process", "local", "near", "parts", "reads", "seen",
+        "_unread", "address", "closed", "local", "near", "parts", "reads", "seen",
         "state",
     )  # fmt: skip
 
@@ -159,9 +159,7 @@ class Connection(asyncio.BufferedProtocol):
         #: Our own end of it.
         self.local: tuple[str, int] = ("", 0)
         self.closed = False
-        #: The other end is on the same loop (loopback.py).
-        self.in_process = False
-        #: And serves sends without bytes between.
+        #: The other end is on the same loop (loopback.py), and serves sends without bytes between.
         self.near: Near | None = None
         self.state: dict[str, Any] = {}
         self.seen = 0
@@ -209,7 +207,6 @@ class Connection(asyncio.BufferedProtocol):
         if not self.address[0]:  # it was reset before we could look at it
             transport.abort()
         self.local = _pair(transport.get_extra_info("sockname"))
-        self.in_process = bool(transport.get_extra_info("in_process"))
         self._shared.connections.add(self)
         if self._shared.ours:
             self._shared.wheel.add(self)

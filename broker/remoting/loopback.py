@@ -129,7 +129,7 @@ class _End(asyncio.Transport):
         self, wire: _Wire, protocol: asyncio.BufferedProtocol, own: tuple[str, int],
         peer: tuple[str, int],
     ) -> None:  # fmt: skip
-        super().__init__({"sockname": own, "peername": peer, "in_process": True})
+        super().__init__({"sockname": own, "peername": peer})
         self._wire = wire
         self.protocol = protocol
         self.closing = False
@@ -168,9 +168,6 @@ class _End(asyncio.Transport):
     def resume_reading(self) -> None:
         self._stopped = False
         self._wire.soon()
-
-    def is_reading(self) -> bool:
-        return not self._stopped and not self.closing
 
     def drop(self) -> None:
         self.inbox.clear()

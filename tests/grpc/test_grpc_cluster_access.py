@@ -35,7 +35,7 @@ from broker.access.policies import User
 from broker.client.errors import ClientError
 from broker.grpc.proxy import Proxy
 from broker.grpc.schema import pb
-from broker.grpc.settings import ProxySettings
+from broker.grpc.settings import CLUSTER, ProxySettings
 from broker.loop.thread import LoopThread
 from broker.wire.codes import RequestCode as Code
 from broker.wire.http2 import PREFACE
@@ -329,12 +329,15 @@ def test_settings_that_cannot_be_meant(tmp_path: Path, changes: dict[str, Any], 
 
 def test_the_proxys_secret_is_not_shown(tmp_path: Path) -> None:
     """As JSON in a text, as an object, or where a text is wanted."""
+    conf = tmp_path / "rmq-proxy.json"
     for given in (INNER, json.loads(INNER)):
-        found = ProxySettings.from_names({"innerClientAuthenticationCredentials": given})
+        conf.write_text(json.dumps({"innerClientAuthenticationCredentials": given}))
+        found = ProxySettings.read(conf, CLUSTER)
         assert json.loads(found.credentials) == json.loads(INNER)
         assert "inner-secret" not in repr(found)
+    conf.write_text(json.dumps({"innerClientAuthenticationCredentials": ["inner-secret"]}))
     with pytest.raises(BadArgument) as refused:
-        ProxySettings.from_names({"innerClientAuthenticationCredentials": ["inner-secret"]})
+        ProxySettings.read(conf, CLUSTER)
     assert "inner-secret" not in str(refused.value)
 
 

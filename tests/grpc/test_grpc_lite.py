@@ -514,7 +514,7 @@ def test_a_restart_keeps_who_subscribes_to_what(tmp_path: Path) -> None:
 
 
 def test_requests_that_subscribe_are_counted() -> None:
-    settings = ProxySettings.from_names({"maxSyncLiteSubscriptionRate": 0})
+    settings = ProxySettings(lite_rate=0)
     nobody: Any = None
     methods = LiteMethods(nobody, GrpcClients(), settings)
     with pytest.raises(Problem, match="Too many syncLiteSubscription requests"):

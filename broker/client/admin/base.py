@@ -85,13 +85,11 @@ class AdminBase(Closing):
                 raise ValueError("the body is not a JSON object")
             return value
 
-    async def _ask_servers(
-        self, code: int, fields: Mapping[str, object] | None = None
-    ) -> dict[Any, Any]:
+    async def _ask_servers(self, code: int) -> dict[Any, Any]:
         """Asks the name servers. Raises: Misuse without them, ClientError."""
         if not self._servers:
             raise Misuse("one broker is asked, and no name server: pass namesrv=")
-        answer = await self.network.ask_servers(code, fields or {})
+        answer = await self.network.ask_servers(code, {})
         if answer.code:
             raise BrokerRefused(
                 RequestCode(code).name, answer.code, answer.remark, "the name server"

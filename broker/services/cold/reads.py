@@ -82,8 +82,8 @@ class ColdReads:
         self.wrong: dict[tuple[str, int], str] = {}
         #: What there is was looked at.
         self.is_known = level == LEVELS[0]
-        #: Of objects that could not be had, and how often anything was lent.
-        self.failures = self.lent = 0
+        #: How often anything was lent.
+        self.lent = 0
         #: Why the last fetch failed; None: it did not.
         self.trouble: StoreError | None = None
 
@@ -222,7 +222,6 @@ class ColdReads:
             await self._in_thread(lender.again, want.topic, want.queue)
 
     def _failed(self, lender: Lender, want: Want, failed: StoreError) -> None:
-        self.failures += 1
         _quiet.warning(
             type(failed), "Offset %d of %s/%d cannot be had from the cold tier: %s", want.offset,
             want.topic, want.queue, failed,
