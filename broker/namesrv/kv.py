@@ -12,7 +12,7 @@ from pathlib import Path
 from pystore.errors import BadArgument, RecordDamaged
 from pystore.files import javajson, read_file, replace_file, sync_folder
 
-__all__ = ["ORDER_TOPICS", "KvConfig"]
+__all__ = ["ORDER_TOPICS", "KvConfig", "save"]
 
 #: All of it is written at each change, and answered at once.
 CHARACTERS_MAX = 2 << 20
@@ -25,7 +25,8 @@ Table = dict[str, dict[str, str]]
 
 
 class KvConfig:
-    """The tables in memory. Whoever changes them saves them: dumped() on the loop, then save()."""
+    """The tables in memory. Whoever changes them saves them: dumped() on the loop, then save() of
+    this module."""
 
     def __init__(self, path: Path | None) -> None:
         """Reads the file. path: None keeps them in memory alone. Raises: RecordDamaged, StoreError
@@ -86,13 +87,12 @@ class KvConfig:
             {"configTable": self.tables}, separators=(",", ":"), ensure_ascii=False
         ).encode()
 
-    def save(self, data: bytes) -> None:
-        """Waits for the disk: call it in a thread. Raises: Forbidden, DiskFull, StoreIOError."""
-        if self.path is None:
-            return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(self.path, data, keep_old=True)
-        sync_folder(self.path.parent)
+
+def save(path: Path, data: bytes) -> None:
+    """Waits for the disk: call it in a thread. Raises: Forbidden, DiskFull, StoreIOError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, data, keep_old=True)
+    sync_folder(path.parent)
 
 
 def _size(*texts: str) -> int:

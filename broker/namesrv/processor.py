@@ -15,7 +15,7 @@ from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import alone
 from broker.namesrv.jsontext import compact, fastjson
-from broker.namesrv.kv import ORDER_TOPICS, KvConfig
+from broker.namesrv.kv import ORDER_TOPICS, KvConfig, save
 from broker.namesrv.registration import (
     BODY_MAX,
     RegistrationBody,
@@ -38,7 +38,6 @@ from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
 from pystore.errors import BadArgument
-from pystore.files import replace_file, sync_folder
 from pystore.files.javaproperties import parse_java_properties
 from pystore.meta.configfiles import version_to_json
 
@@ -348,7 +347,7 @@ class Processor:
             self.apply_settings()
         async with self._saving:
             if self._kv.path is not None:
-                await asyncio.to_thread(self._kv.save, self._kv.dumped())
+                await asyncio.to_thread(save, self._kv.path, self._kv.dumped())
 
     def get_kv(self, peer: Peer, command: Command) -> Command:
         namespace, key = command.text("namespace"), command.text("key")
@@ -388,7 +387,7 @@ class Processor:
         path = self._settings.text("configStorePath")
         if path:
             async with self._saving:
-                await asyncio.to_thread(_save, Path(path), self._settings.dumped().encode())
+                await asyncio.to_thread(save, Path(path), self._settings.dumped().encode())
         return command.reply()
 
 
@@ -416,12 +415,6 @@ def _broker_id(command: Command) -> int:
     if number < 0:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"a broker's id is not negative: {number}")
     return number
-
-
-def _save(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, data, keep_old=True)
-    sync_folder(path.parent)
 
 
 def _registration(peer: Peer, command: Command, body: RegistrationBody) -> BrokerRegistration:

@@ -244,7 +244,7 @@ class Routes:
         if given.peer is not None:
             self._by_peer.setdefault(given.peer, {})[key] = None
         if self._take_filters(key, given.filters) or old != broker:
-            self._forget_broker(given.name)
+            self.forget_all()
         change = None
         if known and given.broker_id < min(known):
             others = tuple(a for n, a in broker.addresses.items() if n != given.broker_id)
@@ -388,7 +388,7 @@ class Routes:
                 continue
             was_min = bool(broker.addresses) and broker_id == min(broker.addresses)
             broker.addresses = {n: a for n, a in broker.addresses.items() if a != address}
-            self._forget_broker(name)
+            self.forget_all()
             if not broker.addresses:
                 removed.add(name)
                 reduced.discard(name)
@@ -575,14 +575,11 @@ class Routes:
             known.pop(topic, None)
 
     def forget_all(self) -> None:
+        """Drops all of them, also for a broker that comes or goes: most brokers serve most topics,
+        so that a look at each would find nearly all."""
         for known in self._encoded:
             known.clear()
         self._encoded_size = 0
-
-    def _forget_broker(self, name: str) -> None:
-        """Removes a broker from all topics: most brokers serve most topics, so that a look at each
-        would find nearly all."""
-        self.forget_all()
 
     def cluster_info(self) -> dict[str, Any]:
         """Returns upstream's two tables; ``brokerRivalTable`` beside them, which is ours, when two
