@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from broker.hot.core import Core
+from broker.hot.core import Core, CoreErrors, any_named, named, text_at
 from pystore.errors import StoreError
-from pystore.native import ffi, lib, raise_error
+from pystore.native import ffi, lib
 
 __all__ = [
     "ANYWHERE", "BATCH_MAX", "LEAD_MS", "MARGIN_MS", "NAME_MAX", "CheckPoint", "CheckPoints",
@@ -113,26 +113,20 @@ class CheckPoint:
         return [each for i, each in enumerate(self.offsets) if not self.acked >> i & 1]
 
 
-class CheckPoints:
+class CheckPoints(CoreErrors):
     """The open check points, by key and by the time when they end: a table of the core, which
     removes what is acknowledged by itself. It lives on the event loop."""
 
     def __init__(self, core: Core, revive_topic: str) -> None:
         """Raises: OutOfMemory, BadArgument."""
+        super().__init__()
         self._core = core
-        self._error = ffi.new("ps_error *")
         self._key = ffi.new("ps_check_point_key *")
         self._row = ffi.new("ps_check_point_row *")
         self._offsets = ffi.new("int64_t[]", BATCH_MAX)
         self._end = ffi.new("int64_t *")
         self._revived = ffi.new("ps_revived *")
-        name = revive_topic.encode()
-        self._check(lib.ps_core_pop_set(core.handle, name, len(name), self._error))
-
-    def _check(self, code: int) -> int:
-        if code < 0:
-            raise_error(self._error[0], code)
-        return code
+        self._check(lib.ps_core_pop_set(core.handle, *named(revive_topic), self._error))
 
     def serve_pops(self, rules: CorePopRules) -> None:
         """Serves pops from now on. Raises: BadArgument, OutOfMemory."""
@@ -169,8 +163,7 @@ class CheckPoints:
 
     def wake(self, topic: str, group: str) -> None:
         """Lets those try who wait for messages of the topic in this group: some came back."""
-        names = group.encode(), topic.encode()
-        lib.ps_core_pop_wake(self._core.handle, names[0], len(names[0]), names[1], len(names[1]))
+        lib.ps_core_pop_wake(self._core.handle, *named(group), *named(topic))
 
     def waiting(
         self, topic: str = "", group: str | None = None, queue: int = ANYWHERE, *,
@@ -179,13 +172,11 @@ class CheckPoints:
         """Returns how many requests wait at this place; `queue` -1 stands for any queue of the
         topic, ANYWHERE for all its places. Without a group it counts all. Those that only ask
         whether there are messages are counted by themselves, with `looks`."""
-        name, of = topic.encode(), (group or "").encode()
-        given = ffi.from_buffer(of) if group is not None else ffi.NULL
         return int(
             lib.ps_core_pop_waiting(
-                self._core.handle, looks, given, len(of), name, len(name), queue
+                self._core.handle, looks, *any_named(group), *named(topic), queue
             )
-        )  # fmt: skip
+        )
 
     # ---- as C has them ----
 
@@ -348,12 +339,8 @@ class CheckPoints:
 
     def in_flight(self, topic: str, group: str, queue: int) -> int:
         """Returns how many messages were popped and are neither acknowledged nor back."""
-        names = group.encode(), topic.encode()
-        return int(
-            lib.ps_core_check_point_in_flight(
-                self._core.handle, names[0], len(names[0]), names[1], len(names[1]), queue
-            )
-        )
+        handle = self._core.handle
+        return int(lib.ps_core_check_point_in_flight(handle, *named(group), *named(topic), queue))
 
 
 def _ask(
@@ -377,11 +364,7 @@ def _ask(
 def _point(raw: Any) -> CheckPoint:
     said = raw.key
     return CheckPoint(
-        _text(said.topic, said.topic_len), _text(said.group, said.group_len), said.queue_id,
+        text_at(said.topic, said.topic_len), text_at(said.group, said.group_len), said.queue_id,
         said.start, said.pop_ms, raw.invisible_ms, raw.revive_queue,
         tuple(ffi.unpack(raw.offsets, raw.count)), raw.acked, raw.due_ms,
     )  # fmt: skip
-
-
-def _text(data: Any, size: int) -> str:
-    return bytes(ffi.buffer(data, size)).decode()

@@ -34,14 +34,18 @@ from pystore.native import address_of, ffi, lib, raise_error
 __all__ = [
     "WITHOUT_PULLS",
     "Core",
+    "CoreErrors",
     "HotFramer",
     "PullOutcome",
     "Sample",
     "Statistic",
     "Times",
     "Totals",
+    "any_named",
     "command_of",
     "host_bytes",
+    "named",
+    "text_at",
 ]
 
 #: Requests that the core may serve by itself.
@@ -148,16 +152,19 @@ def _sums_in(sample: Any) -> MessageSums:
     return MessageSums(*(getattr(sample, name) for name in MessageSums._fields))
 
 
-def _name(name: str) -> tuple[bytes, int]:
+def named(name: str) -> tuple[bytes, int]:
+    """Returns a name as the core takes it."""
     data = name.encode()
     return data, len(data)
 
 
-def _any_name(name: str | None) -> tuple[Any, int]:
-    return (ffi.NULL, 0) if name is None else _name(name)
+def any_named(name: str | None) -> tuple[Any, int]:
+    """Returns the same; None stands for all names."""
+    return (ffi.NULL, 0) if name is None else named(name)
 
 
-def _text(data: Any, size: int) -> str:
+def text_at(data: Any, size: int) -> str:
+    """Returns a text that the core has."""
     return bytes(ffi.buffer(data, size)).decode()
 
 
@@ -184,7 +191,19 @@ def _new_core(store: Store, error: Any, **given: str | int) -> Any:
     return made
 
 
-class Core:
+class CoreErrors:
+    """What calls the core and raises what it says."""
+
+    def __init__(self) -> None:
+        self._error: Any = ffi.new("ps_error *")
+
+    def _check(self, code: int) -> int:
+        if code < 0:
+            raise_error(self._error[0], code)
+        return code
+
+
+class Core(CoreErrors):
     """Answers plain sends and pulls in C. Everything happens on the thread of the event loop."""
 
     _leads_until = math.inf
@@ -209,8 +228,8 @@ class Core:
         """Makes the core. parked_max: limits the pulls that are held at once; more are answered at
         once. offsets_max: limits the consumer offsets that clients make; 0: any number. seed: that
         of the queues that it chooses; 0 takes the clock. Raises: OutOfMemory, StoreIOError."""
+        super().__init__()
         self._store = store
-        self._error = ffi.new("ps_error *")
         made = _new_core(
             store, self._error, cluster=cluster, region=region, broker=broker, trace_on=trace_on,
             frame_max=frame_max, long_polling=long_polling, short_polling_ms=short_polling_ms,
@@ -308,11 +327,6 @@ class Core:
         self._last_id += 1
         return HotFramer(self, connection, self._last_id, let_in=True)
 
-    def _check(self, code: int) -> int:
-        if code < 0:
-            raise_error(self._error[0], code)
-        return code
-
     # ---- what services publish ----
 
     def publish_topic(
@@ -341,29 +355,29 @@ class Core:
         )
         self._check(
             lib.ps_core_topic(
-                self.handle, *_name(name), read_queues, write_queues, perm, flags, self._error
+                self.handle, *named(name), read_queues, write_queues, perm, flags, self._error
             )
         )
-        lib.ps_core_pop_topic(self.handle, *_name(name))
+        lib.ps_core_pop_topic(self.handle, *named(name))
 
     def set_priority_factor(self, group: str, percent: int) -> None:
         """Says in how many of 100 pops a group goes by priority, in topics that have some. Raises:
         OutOfMemory."""
-        self._check(lib.ps_core_pop_factor(self.handle, *_name(group), percent, self._error))
+        self._check(lib.ps_core_pop_factor(self.handle, *named(group), percent, self._error))
 
     def bind_lite_group(self, group: str, parent: str) -> None:
         """Counts from now on how far a group is behind in the lite topics of a topic ("": of none).
         Raises: OutOfMemory."""
-        self._check(lib.ps_lag_bind(self.handle, *_name(group), *_name(parent), self._error))
+        self._check(lib.ps_lag_bind(self.handle, *named(group), *named(parent), self._error))
 
     def take_kinds(self, topic: str, kinds: Iterable[int]) -> None:
         """Lets plain messages of these kinds (gRPC's MessageType) go to a topic; that is forgotten
         when it is published again."""
         bits = sum(1 << kind for kind in set(kinds))
-        lib.ps_core_takes(self.handle, *_name(topic), bits)
+        lib.ps_core_takes(self.handle, *named(topic), bits)
 
     def withdraw_topic(self, name: str) -> None:
-        lib.ps_core_forget_topic(self.handle, *_name(name))
+        lib.ps_core_forget_topic(self.handle, *named(name))
 
     def publish_subscription(
         self,
@@ -394,8 +408,8 @@ class Core:
         self._check(
             lib.ps_core_subscription(
                 self.handle,
-                *_name(group),
-                *_name(topic),
+                *named(group),
+                *named(topic),
                 flags,
                 joined,
                 len(joined),
@@ -409,18 +423,18 @@ class Core:
 
     def withdraw_subscription(self, group: str, topic: str | None = None) -> None:
         """Withdraws a subscription. topic: None stands for all of the group."""
-        name, size = _name(group) if topic is None else _name(topic)
+        name, size = named(group) if topic is None else named(topic)
         if topic is None:
             lib.ps_core_forget_group(self.handle, name, size)
         else:
-            lib.ps_core_forget_subscription(self.handle, *_name(group), name, size)
+            lib.ps_core_forget_subscription(self.handle, *named(group), name, size)
 
     # ---- consumer offsets ----
 
     def pulled_offset(self, group: str, topic: str, queue: int) -> int | None:
         """Returns where the group's last pull ended, or the committed offset when that is higher;
         None when there is neither."""
-        found: int = lib.ps_core_pulled(self.handle, *_name(group), *_name(topic), queue)
+        found: int = lib.ps_core_pulled(self.handle, *named(group), *named(topic), queue)
         return found if found >= 0 else None
 
     def commit_offset(self, group: str, topic: str, queue: int, offset: int) -> bool:
@@ -428,7 +442,7 @@ class Core:
         pending. Raises: BadArgument."""
         return not self._check(
             lib.ps_core_commit(
-                self.handle, *_name(group), *_name(topic), queue, offset, self._error
+                self.handle, *named(group), *named(topic), queue, offset, self._error
             )
         )
 
@@ -449,12 +463,12 @@ class Core:
     def reset_offset(self, group: str, topic: str, queue: int, target: int) -> None:
         """Commits `target` and sends the next pull there. Raises: BadArgument."""
         self._check(
-            lib.ps_core_reset(self.handle, *_name(group), *_name(topic), queue, target, self._error)
+            lib.ps_core_reset(self.handle, *named(group), *named(topic), queue, target, self._error)
         )
 
     def offset(self, group: str, topic: str, queue: int) -> int | None:
         """Returns the next offset to consume, or None when the group never committed there."""
-        found: int = lib.ps_core_offset(self.handle, *_name(group), *_name(topic), queue)
+        found: int = lib.ps_core_offset(self.handle, *named(group), *named(topic), queue)
         return None if found < 0 else found
 
     def offsets(self, group: str | None = None, topic: str | None = None) -> Iterator[OffsetRow]:
@@ -470,7 +484,7 @@ class Core:
         return offset_pairs(self._blocks(group, topic, 1 if light else 2))
 
     def _blocks(self, group: str | None, topic: str | None, names_only: int) -> memoryview:
-        names = *_any_name(group), *_any_name(topic)
+        names = *any_named(group), *any_named(topic)
         size = _BLOCKS
         while True:
             room, out = size, ffi.new("uint8_t[]", size)
@@ -495,7 +509,7 @@ class Core:
         for _, same in groupby(taken, _NAMES_OF_ROW):  # rows of one pair follow each other
             row, queues = rows[at], dict(map(_MOVED_OF_ROW, same))
             at += len(queues)
-            group, topic = _text(row.group, row.group_len), _text(row.topic, row.topic_len)
+            group, topic = text_at(row.group, row.group_len), text_at(row.topic, row.topic_len)
             found.append((group, topic, queues))
         return found
 
@@ -507,7 +521,7 @@ class Core:
 
     def may_commit(self, group: str, topic: str, queue: int) -> bool:
         """Returns whether a client may commit there: it has an offset, or there is room for one."""
-        return bool(lib.ps_core_may_commit(self.handle, *_name(group), *_name(topic), queue))
+        return bool(lib.ps_core_may_commit(self.handle, *named(group), *named(topic), queue))
 
     def take_refused_offsets(self) -> int:
         """Returns how often there was no room for an offset, since the last call."""
@@ -515,7 +529,7 @@ class Core:
 
     def delete_offsets(self, group: str | None = None, topic: str | None = None) -> None:
         """Deletes the offsets of a group, of a topic, or of both together."""
-        lib.ps_core_forget_offsets(self.handle, *_any_name(group), *_any_name(topic))
+        lib.ps_core_forget_offsets(self.handle, *any_named(group), *any_named(topic))
 
     # ---- statistics ----
 
@@ -541,7 +555,7 @@ class Core:
         """Returns its place in samples (-1 for none yet), the number of the first sample that has
         it there, and its messages and bytes now."""
         found = self._counter
-        lib.ps_core_counter(self.handle, *_any_name(group), *_name(topic), found)
+        lib.ps_core_counter(self.handle, *any_named(group), *named(topic), found)
         return found.slot, found.since, found.messages, found.bytes
 
     def statistics(self) -> list[Statistic]:
@@ -553,8 +567,8 @@ class Core:
                 break
         return [
             Statistic(
-                _text(row.topic, row.topic_len),
-                _text(row.group, row.group_len) if row.group != ffi.NULL else None,
+                text_at(row.topic, row.topic_len),
+                text_at(row.group, row.group_len) if row.group != ffi.NULL else None,
                 row.messages,
                 row.bytes,
             )
@@ -758,8 +772,8 @@ class Core:
         that are signed for this broker alone, without its nonce, else empty."""
         host = host_bytes(address)[:-4]
         lib.ps_core_grant(
-            self.handle, *_name(key), *_name(secret), host, len(host), code, *_name(topic),
-            *_name(group), *_name(binding),
+            self.handle, *named(key), *named(secret), host, len(host), code, *named(topic),
+            *named(group), *named(binding),
         )  # fmt: skip
 
     def revoke(self) -> None:

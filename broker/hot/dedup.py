@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.hot.core import Core
-from pystore.native import ffi, lib, raise_error
+from broker.hot.core import Core, CoreErrors
+from pystore.native import ffi, lib
 
 __all__ = ["Dedup", "DedupState"]
 
@@ -25,7 +25,7 @@ class DedupState(NamedTuple):
     repeats: int
 
 
-class Dedup:
+class Dedup(CoreErrors):
     """Recognises repeats. All of it happens on the thread of the core."""
 
     def __init__(self, core: Core, window: int, key: str) -> None:
@@ -33,18 +33,14 @@ class Dedup:
         names a message.
 
         Raises: BadArgument, OutOfMemory."""
+        super().__init__()
         self._core = core
-        self._error = ffi.new("ps_error *")
-        code = lib.ps_core_dedup_set(core.handle, window, key.encode(), self._error)
-        if code < 0:
-            raise_error(self._error[0], code)
+        self._check(lib.ps_core_dedup_set(core.handle, window, key.encode(), self._error))
 
     def build(self) -> None:
         """Remembers what the end of the log has; it must come before the first send. Raises:
         StoreClosed."""
-        code = lib.ps_core_dedup_build(self._core.handle, self._error)
-        if code < 0:
-            raise_error(self._error[0], code)
+        self._check(lib.ps_core_dedup_build(self._core.handle, self._error))
 
     def state(self) -> DedupState:
         raw = ffi.new("ps_dedup_state *")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from broker.hot.core import Core
+from broker.hot.core import Core, CoreErrors, named
 from pystore.errors import NotFound
 from pystore.meta.pending import Decision, PendingHalf
 from pystore.native import ffi, lib, raise_error
@@ -105,22 +105,17 @@ def _half(row: Any) -> PendingHalf:
     )  # fmt: skip
 
 
-class Halves:
+class Halves(CoreErrors):
     """The open half messages. All of it happens on the thread of the core."""
 
     def __init__(self, core: Core) -> None:
+        super().__init__()
         self._core = core
-        self._error = ffi.new("ps_error *")
         self._row = ffi.new("ps_half_row *")
         self._put = ffi.new("ps_put_result *")
         self._state = ffi.new("ps_tx_state *")
         self._rows: Any = None
         self._round = ffi.new("ps_tx_round *")
-
-    def _check(self, code: int) -> int:
-        if code < 0:
-            raise_error(self._error[0], code)
-        return code
 
     def configure(
         self, *, on: bool, op_bytes: int, timeout_ms: int, broker: str, now_ms: int = 0
@@ -243,8 +238,7 @@ class Halves:
 
     def live(self, group: str, live: bool) -> None:
         """Says whether a member of the group can be asked now."""
-        name = group.encode()
-        lib.ps_core_tx_live(self._core.handle, name, len(name), live)
+        lib.ps_core_tx_live(self._core.handle, *named(group), live)
 
     def heard(self, offset: int, heard: bool) -> None:
         """Says whether a member of its group may be asked about a half message."""

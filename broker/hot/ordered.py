@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broker.hot.core import Core
-from pystore.native import ffi, lib, raise_error
+from broker.hot.core import Core, CoreErrors
+from pystore.native import ffi, lib
 
 __all__ = [
     "DONE", "ORDER_TAG", "STALE", "UNKNOWN", "OrderedBatch", "OrderedBatches", "QueuePlace",
@@ -43,13 +43,13 @@ class OrderedBatch:
     used_ms: int = 0
 
 
-class OrderedBatches:
+class OrderedBatches(CoreErrors):
     """The batches that are out, a table of the core: pops and acknowledgements change it there. It
     lives on the event loop."""
 
     def __init__(self, core: Core) -> None:
+        super().__init__()
         self._core = core
-        self._error = ffi.new("ps_error *")
         self._key = ffi.new("ps_check_point_key *")
         self._numbers = ffi.new("int64_t[2]")
 
@@ -73,10 +73,8 @@ class OrderedBatches:
         for i, offset in enumerate(batch.offsets):
             row.offsets[i], row.times[i] = offset, batch.times.get(offset, 0)
             row.visible_ms[i] = batch.visible_ms.get(offset, -1)
-        code = lib.ps_core_order_put(self._core.handle, row, note, self._error)
+        self._check(lib.ps_core_order_put(self._core.handle, row, note, self._error))
         del keep
-        if code < 0:
-            raise_error(self._error[0], code)
 
     def get(self, place: QueuePlace) -> OrderedBatch | None:
         """Returns the batch that is out, as its file has it; None when none is."""
@@ -146,20 +144,18 @@ class OrderedBatches:
         """Returns what the file has to say now. With `saving` the journal notes that it is about to
         be saved. Raises: OutOfMemory."""
         raw = ffi.new("uint8_t **")
-        size = lib.ps_core_order_text(self._core.handle, saving, raw)
-        if size < 0:
-            raise_error(self._error[0], size)
+        size = self._check(lib.ps_core_order_text(self._core.handle, saving, raw))
         return bytes(ffi.buffer(raw[0], size))
 
     def begin_journal(self, path: Path, crc: int, lines: bytes = b"") -> None:
         """Begins a journal after the file with this CRC-32: it has these lines, and all changes
         since text(). Raises: StoreError; the old one stays."""
         name = os.fsencode(path)
-        code = lib.ps_core_order_journal(
-            self._core.handle, name, crc, lines, len(lines), self._error
+        self._check(
+            lib.ps_core_order_journal(
+                self._core.handle, name, crc, lines, len(lines), self._error
+            )
         )  # fmt: skip
-        if code < 0:
-            raise_error(self._error[0], code)
 
     def end_journal(self) -> None:
         lib.ps_core_order_journal_end(self._core.handle)

@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from broker.hot.core import Core
+from broker.hot.core import Core, CoreErrors, any_named, named, text_at
 from broker.loop.turns import Pieces
 from broker.services.lite.names import lined_up
-from pystore.native import ffi, lib, raise_error
+from pystore.native import ffi, lib
 from pystore.store.light_queues import names_in
 
 __all__ = ["LiteClient", "LiteGroupLag", "LiteRegistry", "LiteTotals"]
@@ -80,30 +80,26 @@ class LiteGroupLag:
 
 def _lag_of(row: Any) -> LiteGroupLag:
     return LiteGroupLag(
-        _text(row.group, row.group_len), _text(row.parent, row.parent_len), row.messages,
+        text_at(row.group, row.group_len), text_at(row.parent, row.parent_len), row.messages,
         row.queues, row.read,
     )  # fmt: skip
-
-
-def _text(data: Any, size: int) -> str:
-    return bytes(ffi.buffer(data, size)).decode()
 
 
 def _client_of(row: Any) -> LiteClient:
     who = row.who
     return LiteClient(
-        _text(who.group, who.group_len), _text(who.id, who.id_len),
-        _text(row.parent, row.parent_len), row.queues, row.events, row.polls, bool(row.wild),
+        text_at(who.group, who.group_len), text_at(who.id, who.id_len),
+        text_at(row.parent, row.parent_len), row.queues, row.events, row.polls, bool(row.wild),
         bool(row.overflowed), row.version, row.updated_ms / 1000, row.accessed_ms,
     )  # fmt: skip
 
 
-class LiteRegistry:
+class LiteRegistry(CoreErrors):
     """Clients by group and id. It lives on the event loop."""
 
     def __init__(self, core: Core) -> None:
+        super().__init__()
         self._core = core
-        self._error = ffi.new("ps_error *")
         self._row = ffi.new("ps_lite_row *")
         #: Of the one who asks the core for the names of a client.
         self._naming = asyncio.Lock()
@@ -115,15 +111,9 @@ class LiteRegistry:
         who = ffi.new("ps_lite_who *", (*given, len(names[0]), len(names[1])))
         return function(self._core.handle, who, *more)
 
-    def _check(self, code: int) -> int:
-        if code < 0:
-            raise_error(self._error[0], code)
-        return code
-
     def plain_sends(self, topic: str) -> int:
         """Returns how many messages were sent to a topic of type LITE without a lite topic."""
-        raw = topic.encode()
-        return int(lib.ps_core_plain_sends(self._core.handle, raw, len(raw)))
+        return int(lib.ps_core_plain_sends(self._core.handle, *named(topic)))
 
     def begin(self) -> None:
         """Serves pops from now on. Raises: OutOfMemory."""
@@ -156,15 +146,13 @@ class LiteRegistry:
 
     def has_wild(self, group: str) -> bool:
         """Returns whether clients of a group read all lite topics."""
-        raw = group.encode()
-        return bool(lib.ps_lite_wild_clients(self._core.handle, raw, len(raw)))
+        return bool(lib.ps_lite_wild_clients(self._core.handle, *named(group)))
 
     def join(self, group: str, client_id: str, parent: str, room: int) -> None:
         """Makes a client, or notes that it is still there. room: limits the events of each client
         of the group. Raises: OutOfMemory."""
-        name = parent.encode()
         self._check(
-            self._ask(lib.ps_lite_join, group, client_id, name, len(name), room, self._error)
+            self._ask(lib.ps_lite_join, group, client_id, *named(parent), room, self._error)
         )
 
     def set_version(self, group: str, client_id: str, version: int) -> None:
@@ -212,8 +200,7 @@ class LiteRegistry:
 
     def remove(self, group: str, client_id: str, queue: str) -> bool:
         """Unsubscribes, and drops the event; False: the client did not have it."""
-        raw = queue.encode()
-        return bool(self._ask(lib.ps_lite_remove, group, client_id, raw, len(raw)))
+        return bool(self._ask(lib.ps_lite_remove, group, client_id, *named(queue)))
 
     async def queues(self, group: str, client_id: str) -> AsyncGenerator[bytes, None]:
         """Yields the light queues that a client subscribes to, some at a time, for names_in(),
@@ -235,14 +222,12 @@ class LiteRegistry:
     def subscribers(self, queue: str, group: str | None = None) -> list[LiteClient]:
         """Returns the clients that subscribe to a light queue, of one group or of all; those that
         read all lite topics are not among them."""
-        raw, of = queue.encode(), None if group is None else group.encode()
         count = _ROWS
         while True:
             rows = ffi.new("ps_lite_row[]", count)
             found = lib.ps_lite_subscribers(
-                self._core.handle, raw, len(raw), ffi.NULL if of is None else of, len(of or b""),
-                rows, count,
-            )  # fmt: skip
+                self._core.handle, *named(queue), *any_named(group), rows, count
+            )
             if found < count:
                 return [_client_of(rows[i]) for i in range(found)]
             count *= 4
@@ -272,16 +257,16 @@ class LiteRegistry:
 
     def lag(self, group: str) -> LiteGroupLag | None:
         """Returns how far a group is behind; None: it is not bound."""
-        raw, row = group.encode(), ffi.new("ps_lag_row *")
-        return _lag_of(row) if lib.ps_lag_get(self._core.handle, raw, len(raw), row) else None
+        row = ffi.new("ps_lag_row *")
+        return _lag_of(row) if lib.ps_lag_get(self._core.handle, *named(group), row) else None
 
     async def oldest_ms(self, group: str, turns: Pieces) -> int | None:
         """Returns when the oldest message was stored, ms, that a group has not read; None: it has
         read all of them, or their times are not known. Raises: OutOfMemory."""
-        raw, at = group.encode(), ffi.new("int32_t *")
+        at = ffi.new("int32_t *")
         while True:
             found = self._check(
-                lib.ps_lag_oldest(self._core.handle, raw, len(raw), at, self._error)
+                lib.ps_lag_oldest(self._core.handle, *named(group), at, self._error)
             )
             if at[0] < 0:
                 return None if found == _NEVER else found
@@ -290,27 +275,25 @@ class LiteRegistry:
     async def furthest(self, group: str, most: int) -> AsyncIterator[tuple[str, int]]:
         """Yields the light queues in which a group has the most messages to read, and how many, in
         descending order, as it is now; others have their turns meanwhile. Raises: OutOfMemory."""
-        raw, rows, turns = group.encode(), ffi.new("ps_lag_queue[]", most), Pieces()
+        rows, turns = ffi.new("ps_lag_queue[]", most), Pieces()
         count = self._check(
-            lib.ps_lag_top(self._core.handle, raw, len(raw), rows, most, self._error)
+            lib.ps_lag_top(self._core.handle, *named(group), rows, most, self._error)
         )
         for i in range(count):
             await turns.next()
-            yield _text(rows[i].name, rows[i].len), rows[i].messages
+            yield text_at(rows[i].name, rows[i].len), rows[i].messages
 
     # ---- events ----
 
     def give(self, group: str, queue: str) -> None:
         """Makes an event of a queue for a client of the group that waits, else for one with room;
         whoever has it already keeps it."""
-        names = group.encode(), queue.encode()
-        lib.ps_lite_give(self._core.handle, names[0], len(names[0]), names[1], len(names[1]))
+        lib.ps_lite_give(self._core.handle, *named(group), *named(queue))
 
     def settle(self, group: str, queue: str) -> None:
         """Makes an event once a group may go on, after an acknowledgement or another invisible
         time."""
-        names = group.encode(), queue.encode()
-        lib.ps_lite_settle(self._core.handle, names[0], len(names[0]), names[1], len(names[1]))
+        lib.ps_lite_settle(self._core.handle, *named(group), *named(queue))
 
     def dispatch(self, group: str, client_id: str) -> None:
         """Has the pops of a client look at all of its queues again, those too whose batch is
