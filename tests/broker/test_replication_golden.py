@@ -24,6 +24,7 @@ import pystore
 from broker.services.config import Config
 from broker.services.replication.epochs import EpochFile
 from broker.services.replication.slave import Diverged, HaSlave, MasterKnown
+from broker.services.replication.synchronize import Ask
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command
 from pystore import Store
@@ -186,6 +187,33 @@ def test_the_blank_at_a_segments_end_is_sent_with_what_follows_it(tmp_path: Path
         lib.ps_ha_master_stop(master)
 
 
+@contextlib.contextmanager
+def comparing(folder: Path, ask: Ask) -> Iterator[tuple[Store, HaSlave]]:
+    """A slave that has the first half of the log, and asks this of its master."""
+
+    async def answer(command: Command) -> Command:
+        if command.code == RequestCode.GET_BROKER_CONFIG:
+            return command.reply(body=f"mappedFileSizeCommitLog={SEGMENT}\n".encode())
+        if command.code == RequestCode.GET_BROKER_RUNTIME_INFO:
+            ends = {"commitLogMinOffset": str(BEGIN), "commitLogMaxOffset": str(END)}
+            return command.reply(body=json.dumps({"table": ends}).encode())
+        return await ask(command)
+
+    with following(folder) as store, socket.create_server(("127.0.0.1", 0)) as port:
+        epochs = EpochFile(store.path / "epochFileCheckpoint", 0o644, [])
+
+        async def ha_address() -> str:
+            return f"127.0.0.1:{port.getsockname()[1]}"
+
+        known = MasterKnown("127.0.0.1:1")
+        yield store, HaSlave(store, Config(load()), known, answer, None, epochs, ha_address)
+
+
+def record_at(whole: bytes, at: int) -> bytes:
+    size = int.from_bytes(whole[at - BEGIN : at - BEGIN + 4], "big")
+    return whole[at - BEGIN : at - BEGIN + size]
+
+
 def test_a_slave_with_a_blank_where_the_master_has_a_record_does_not_follow(
     tmp_path: Path,
 ) -> None:
@@ -193,29 +221,30 @@ def test_a_slave_with_a_blank_where_the_master_has_a_record_does_not_follow(
     whole, asked = log(), []
 
     async def ask(command: Command) -> Command:
-        at = int(command.ext.get("offset", -1))
-        asked.append(at)
-        if command.code == RequestCode.GET_BROKER_CONFIG:
-            return command.reply(body=f"mappedFileSizeCommitLog={SEGMENT}\n".encode())
-        if command.code == RequestCode.GET_BROKER_RUNTIME_INFO:
-            ends = {"commitLogMinOffset": str(BEGIN), "commitLogMaxOffset": str(END)}
-            return command.reply(body=json.dumps({"table": ends}).encode())
-        at = BEGIN if at == BLANK else at  # any record will do
-        size = int.from_bytes(whole[at - BEGIN : at - BEGIN + 4], "big")
-        return command.reply(body=whole[at - BEGIN : at - BEGIN + size])
+        asked.append(int(command.ext["offset"]))
+        # At the blank, any record will do.
+        return command.reply(body=record_at(whole, BEGIN if asked[-1] == BLANK else asked[-1]))
 
-    with following(tmp_path / "s") as store, socket.create_server(("127.0.0.1", 0)) as port:
+    with comparing(tmp_path / "s", ask) as (store, slave):
         append(store, BEGIN, whole[:SEGMENT])
-        epochs = EpochFile(store.path / "epochFileCheckpoint", 0o644, [])
-
-        async def ha_address() -> str:
-            return f"127.0.0.1:{port.getsockname()[1]}"
-
-        known = MasterKnown("127.0.0.1:1")
-        slave = HaSlave(store, Config(load()), known, ask, None, epochs, ha_address)
         with pytest.raises(Diverged, match=f"another record at {BLANK}"):
             asyncio.run(slave.follow_once())
         assert asked[-1] == BLANK
+
+
+def test_a_log_that_grows_while_it_is_compared_is_the_masters(tmp_path: Path) -> None:
+    whole, half = log(), SEGMENT // 2
+
+    async def ask(command: Command) -> Command:
+        if store.info().log_max == before:
+            append(store, BEGIN + half, whole[half : SEGMENT - 1024])
+        return command.reply(body=record_at(whole, int(command.ext["offset"])))
+
+    with comparing(tmp_path / "s", ask) as (store, slave):
+        append(store, BEGIN, whole[:half])
+        before = store.info().log_max
+        asyncio.run(slave._compare())
+        assert store.info().log_max > before
 
 
 def receive(sock: socket.socket, count: int) -> bytes:

@@ -29,7 +29,7 @@ from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
 from pystore import Store
-from pystore.errors import StoreError
+from pystore.errors import NotFound, StoreError
 from pystore.files.javaproperties import parse_java_properties
 from pystore.format.records import check_record
 from pystore.native import ffi, lib, raise_error
@@ -546,6 +546,9 @@ class HaSlave:
         end = last + len(self._store.message(last).record)
         if self._store.info().log_max == end:
             return False
+        with contextlib.suppress(NotFound):  # as it is of a blank
+            self._store.message(end)
+            return False  # the log has grown since
         answer = await self._view(end)
         return answer.code == ResponseCode.SUCCESS and check_record(bytes(answer.body)) is not None
 
