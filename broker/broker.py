@@ -13,7 +13,7 @@ import contextlib
 import os
 import socket
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from broker.grpc.local import LocalBroker
     from broker.grpc.service import GrpcService
     from broker.namesrv.server import NameServer
+    from broker.services.clients import ConsumerGroup
     from broker.services.controlled.member import GroupMember
     from broker.services.replication.elected_role import ElectedRole
 
@@ -98,6 +99,9 @@ class Broker(Stopping):
     ...         next(iter(consumer)).body
     b'hello'
     """
+
+    #: Groups that had members connected when the services of before ended.
+    _members: Sequence[ConsumerGroup] = ()
 
     def __init__(
         self,
@@ -280,6 +284,7 @@ class Broker(Stopping):
             options.set("haListenPort", slaves.getsockname()[1])
         services = await open_services(options, ground, self.address, slaves, undo)
         self._services = services
+        services.clients.expect(self._members)
         core, pop, duties = self._core, services.pop, services.duties
         assert pop is not None and duties is not None
         if services.replication is not None and services.replication.slave is not None:
@@ -343,7 +348,7 @@ class Broker(Stopping):
 
     async def _become(self, elected: ElectedRole) -> None:
         """Serves in another role, over the same store and at the same ports. Of what the services
-        of one role have in memory nothing is there in the next."""
+        of one role have in memory the next one has nothing but who consumed."""
         async with self._changing:
             self._options.take_role(elected)
             ground = None if begins_after_tier(self._options) else self._ground
@@ -437,6 +442,7 @@ class Broker(Stopping):
             await self._close()
         finally:
             self._stops, self._reopening, self.loop, self._member = False, None, None, None
+            self._members = ()
 
     async def _close(self) -> None:
         for each in self._ports:
@@ -451,6 +457,8 @@ class Broker(Stopping):
     async def _end_services(self) -> None:
         undo, self._undo = self._undo, contextlib.AsyncExitStack()
         self._is_ready = False
+        if self._services is not None:
+            self._members = self._services.clients.members()
         try:
             await undo.aclose()
         finally:

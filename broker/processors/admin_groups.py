@@ -133,7 +133,7 @@ class GroupProcessor:
 
     def consumers(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         name = command.text("consumerGroup")
-        group = self.s.clients.consumers.get(name)
+        group = self.s.clients.online(name)
         if group is None:
             raise Refused(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name:.260}] not online"

@@ -107,7 +107,7 @@ class OffsetAdminProcessor:
                 )
             target = await self._target(command, config, queue)
             targets[queue] = target if force or target < now else now
-        online = self.s.clients.consumers.get(group)
+        online = self.s.clients.online(group)
         if online is None:
             raise Refused(
                 ResponseCode.CONSUMER_NOT_ONLINE,

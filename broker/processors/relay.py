@@ -94,7 +94,7 @@ class RelayProcessor:
     def status(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         topic, group = command.text("topic"), command.text("group")
         only = command.text("clientAddr", "")
-        found = self.s.clients.consumers.get(group)
+        found = self.s.clients.online(group)
         if found is None:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,

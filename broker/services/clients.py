@@ -90,6 +90,9 @@ MEMBER, SUBSCRIPTION = 300, 800
 SIZE_MAX = 128 << 20
 #: Members of a group that are notified at once, and in one turn of the event loop.
 FEW, A_TURN = 16, 256
+#: Seconds that members may take to show themselves after the broker has changed its role: clients
+#: send a heartbeat every 30 s, many of them also when they are connected again.
+BACK_S = 35.0
 #: In the state of a peer that takes no part when queues are divided: thousands of such in a group
 #: would be told of each other.
 UNDIVIDED = "undivided"
@@ -154,7 +157,7 @@ class Beat:
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """A group that has a member online. `channels` are by connection; `fingerprint` is that of the
+    """A group that has members. `channels` are by connection; `fingerprint` is that of the
     last full heartbeat of the newer kind (HeartbeatV2)."""
 
     name: str
@@ -166,9 +169,13 @@ class ConsumerGroup:
     fingerprint: int = 0
     #: Whose next beat changes nothing, if it is the same as the last.
     settled: set[Peer] = field(default_factory=set)
+    #: Client ids of members that were here in another role of this broker, and have not shown
+    #: themselves since.
+    awaited: set[str] = field(default_factory=set)
 
     def client_ids(self) -> list[str]:
-        return list(dict.fromkeys(c.client_id for c in self.channels.values()))
+        ids = (c.client_id for c in self.channels.values())
+        return list(dict.fromkeys((*ids, *sorted(self.awaited))))
 
     def channel_of(self, client_id: str) -> Channel | None:
         return next((c for c in self.channels.values() if c.client_id == client_id), None)
@@ -212,6 +219,8 @@ class Clients:
         #: Groups whose members are to be notified, and who is left of one.
         self._changed: dict[str, None] = {}
         self._left: tuple[str, Iterator[Channel]] | None = None
+        #: Until when members of another role are awaited, in monotonic seconds; 0: none are.
+        self._awaits_until = 0.0
         #: Whether all members of a group are notified when it changes.
         self.may_notify: Callable[[str], bool] = lambda group: True
         #: Whether filters on properties are served (enablePropertyFilter).
@@ -242,6 +251,35 @@ class Clients:
         if changed:
             self.notify(group)
         return changed
+
+    def members(self) -> list[ConsumerGroup]:
+        """Returns all groups with the ids of their members, for expect() in the next role."""
+        return [
+            ConsumerGroup(
+                each.name,
+                each.consume_type,
+                each.message_model,
+                each.consume_from_where,
+                subscriptions=dict(each.subscriptions),
+                awaited=set(each.client_ids()),
+            )
+            for each in self.consumers.values()
+        ]
+
+    def expect(self, groups: Iterable[ConsumerGroup]) -> None:
+        """Takes over the members of another role, whose connections have ended with it. Until they
+        show themselves again the queues stay divided among all of them, since who comes first would
+        take those of the others, who go on with them; and their pulls are served."""
+        for group in groups:
+            self.consumers[group.name] = group
+            self._awaits_until = time.monotonic() + BACK_S
+            for sub in group.subscriptions.values():
+                self._publish(group, sub)
+
+    def online(self, name: str) -> ConsumerGroup | None:
+        """Returns a group that has a member connected."""
+        group = self.consumers.get(name)
+        return group if group is not None and group.channels else None
 
     def consumer_sign(self, channel: Channel, name: str) -> bool:
         """Handles a heartbeat without subscriptions and returns whether the group is known, so that
@@ -294,6 +332,9 @@ class Clients:
         if old is not None and old.client_id == channel.client_id:
             return False
         self.changes += 1
+        if channel.client_id in group.awaited:
+            group.awaited.remove(channel.client_id)
+            return False
         return True
 
     def _subscribe(self, group: ConsumerGroup, given: Iterable[Subscription]) -> bool:
@@ -522,9 +563,13 @@ class Clients:
                 self._drop_producer(producer, each)
         if consumer and consumer in self.consumers:
             group = self.consumers[consumer]
+            if client_id in group.awaited:
+                group.awaited.remove(client_id)
+                self._went(group)
             for each in self._of_client(group.channels, peer, client_id):
                 self._shrink(each, lambda joined: joined.consumers, consumer)
-                self._drop_consumer(consumer, each)
+                if self._pop_channel(group, each) is not None:
+                    self._went(group)
 
     @staticmethod
     def _of_client(channels: dict[Peer, Channel], peer: Peer, client_id: str) -> list[Peer]:
@@ -570,14 +615,27 @@ class Clients:
 
     def _drop_consumer(self, name: str, peer: Peer) -> None:
         group = self.consumers.get(name)
-        if group is None or group.channels.pop(peer, None) is None:
+        channel = self._pop_channel(group, peer) if group is not None else None
+        if group is None or channel is None:
             return
+        if time.monotonic() < self._awaits_until and group.channel_of(channel.client_id) is None:
+            # Clients give up connections on which a role that begins does not answer yet.
+            group.awaited.add(channel.client_id)
+            return
+        self._went(group)
+
+    @staticmethod
+    def _pop_channel(group: ConsumerGroup, peer: Peer) -> Channel | None:
         group.settled.discard(peer)
-        if not group.channels:
-            del self.consumers[name]
-            self._core.withdraw_subscription(name)
-        else:
+        return group.channels.pop(peer, None)
+
+    def _went(self, group: ConsumerGroup) -> None:
+        """Tells those who are left that a member has gone."""
+        if group.channels or group.awaited:
             self.notify(group)
+        else:
+            del self.consumers[group.name]
+            self._core.withdraw_subscription(group.name)
 
     def _shrink(
         self, peer: Peer, groups: Callable[[ConnectionGroups], dict[str, int]], name: str
@@ -591,7 +649,13 @@ class Clients:
             self.size -= size
 
     def scan(self) -> None:
-        """Closes connections whose client has not been heard of for too long."""
+        """Closes connections whose client has not been heard of for too long, and awaits members of
+        another role no longer than that they would have come."""
+        if 0 < self._awaits_until < time.monotonic():
+            self._awaits_until = 0.0
+            for group in [each for each in self.consumers.values() if each.awaited]:
+                group.awaited.clear()
+                self._went(group)
         oldest = time.monotonic() - self._expire_s
         for peer, joined in list(self._joined.items()):
             if joined.last.heard < oldest or peer.closed:

@@ -16,7 +16,7 @@ from etcd_server import PROGRAM, Etcd, etcd
 from pairs import SMALL, lose_power, until_alike
 from waiting import BOUND_S, until
 
-from broker import Broker, Message, NameServer, Producer
+from broker import Broker, Consumer, Message, NameServer, Producer
 from broker.client.errors import ClientError
 from broker.services.controlled import member as controlled_member
 from pystore.cli import main
@@ -179,6 +179,21 @@ def test_a_slave_tells_of_the_end_of_its_connection_from_its_first_moment(
             slave = other.services.replication.slave
             assert slave is not None
             assert slave.on_lost == other._member.lost
+
+
+@needs_etcd
+def test_members_of_a_group_are_known_in_the_next_role(
+    names: str, controller: Etcd, tmp_path: Path
+) -> None:
+    """Their connections end with the old one, and clients send a heartbeat every 30 s."""
+    with member(tmp_path / "a", names, controller) as one:
+        until(lambda: is_master(one), "the master")
+        send(names, 1)
+        with Consumer("g", "orders", namesrv=names, start="first", heartbeat_s=3600) as consumer:
+            ids = one.services.clients.consumers["g"].client_ids()
+            one.run(one._become(one._member.elected))
+            assert one.services.clients.consumers["g"].client_ids() == ids
+            assert next(iter(consumer)).body == b"m0"
 
 
 @needs_etcd

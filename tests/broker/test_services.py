@@ -225,6 +225,33 @@ def test_clients_that_are_silent_are_dropped(s):
     assert not s.clients.producers
 
 
+def test_members_of_another_role_stay_until_they_had_time_to_come_again(s, tmp_path, small):
+    """Queues stay divided among all of them: who is here first takes none of the others'."""
+    s.clients.consumer_beat(channel(FakePeer(1)), a_beat("orders"))
+    s.clients.consumer_beat(channel(FakePeer(2), "c2"), a_beat("orders"))
+    s.clients.consumer_beat(channel(FakePeer(3), "c3"), a_beat("orders"))
+    with services(tmp_path / "next", small) as next_role:
+        clients, core = next_role.clients, next_role.core
+        clients.expect(s.clients.members())
+        group = clients.consumers["readers"]
+        assert core.subscriptions.keys() == {("readers", "orders")}
+        assert clients.online("readers") is None
+        one = FakePeer(4)
+        assert not clients.consumer_beat(channel(one), a_beat("orders"))
+        assert (sorted(group.client_ids()), one.notices()) == (["c1", "c2", "c3"], [])
+        clients.leave(FakePeer(5), "c3", "", "readers")
+        assert (group.client_ids(), one.notices()) == (["c1", "c2"], ["readers"])
+        clients.departed(one)  # it was not answered in time, and comes again
+        clients.scan()
+        assert group.client_ids() == ["c1", "c2"]
+        clients.consumer_beat(channel(one), a_beat("orders"))
+        clients._awaits_until -= 36
+        clients.scan()
+        assert (group.client_ids(), one.notices()) == (["c1"], ["readers"])
+        clients.departed(one)
+        assert not clients.consumers and not core.subscriptions
+
+
 def test_what_clients_say_of_themselves_takes_so_much_memory(s, monkeypatch):
     """Who says most goes first, whoever came last."""
     monkeypatch.setattr("broker.services.clients.SIZE_MAX", 30_000)

@@ -1,6 +1,6 @@
 """A broker under a controller: it says that it is alive, learns who is the master, and becomes what
-it is to be. In a new role everything over the store begins again: nothing that one epoch had in
-memory is there in the next."""
+it is to be. In a new role everything over the store begins again: of what one epoch had in memory
+the next one has nothing but who consumed."""
 
 from __future__ import annotations
 
