@@ -56,18 +56,18 @@ static int fail_scan(scanner *sn, int err, const char *text, ...) {
 
 /* ---- names ---- */
 
-static bool names_have(const names *ns, const uint8_t *text, int32_t len) {
+static const name *names_find(const names *ns, const uint8_t *text, int32_t len) {
     int32_t low = 0, high = ns->ns_count;
     while (low < high) {
         int32_t mid = low + (high - low) / 2;
         int order = name_order(&ns->ns_items[mid], (const char *)text, len);
-        if (order == 0) return true;
+        if (order == 0) return &ns->ns_items[mid];
         if (order < 0)
             low = mid + 1;
         else
             high = mid;
     }
-    return false;
+    return NULL;
 }
 
 /* ---- records ---- */
@@ -218,19 +218,22 @@ static inline void properties_find(ps_row *r) {
 
 static bool log_row_wanted(const scanner *sn, const ps_row *r) {
     const ps_scan *spec = &sn->sn_spec;
+    int32_t type = r->rw_sys_flag & PS_SYS_TX_MASK;
+    bool queued = type != PS_SYS_TX_PREPARED && type != PS_SYS_TX_ROLLBACK;
     if (spec->queue_filter >= 0 &&
         (int32_t)be32_get(r->rw_start + PS_AT_QUEUE_ID) != spec->queue_filter)
         return false;
     if (spec->committed_only) {
-        int32_t type = r->rw_sys_flag & PS_SYS_TX_MASK;
-        if (type == PS_SYS_TX_PREPARED || type == PS_SYS_TX_ROLLBACK) return false;
+        if (!queued) return false;
         /* Half messages lie in a topic of their own since 4.3, with no type. A scan that names that
          * topic gets them. */
         if (sn->sn_topics.ns_count == 0 && (PS_IS(r->rw_topic, r->rw_topic_len, PS_HALF_TOPIC) ||
                                             PS_IS(r->rw_topic, r->rw_topic_len, PS_OP_TOPIC)))
             return false;
     }
-    return sn->sn_topics.ns_count == 0 || names_have(&sn->sn_topics, r->rw_topic, r->rw_topic_len);
+    if (sn->sn_topics.ns_count == 0) return true;
+    const name *topic = names_find(&sn->sn_topics, r->rw_topic, r->rw_topic_len);
+    return topic != NULL && (r->rw_physical >= topic->nm_from || !queued);
 }
 
 /* Leaves the rows that filters on the whole record want. Returns how many. */
@@ -243,7 +246,7 @@ static int32_t rows_filter(scanner *sn, int32_t count) {
         const ps_row *r = &sn->sn_row[i];
         if (sn->sn_topic == NULL && !log_row_wanted(sn, r)) continue;
         if (sn->sn_tags.ns_count > 0 &&
-            (r->rw_tags == NULL || !names_have(&sn->sn_tags, r->rw_tags, r->rw_tags_len)))
+            (r->rw_tags == NULL || names_find(&sn->sn_tags, r->rw_tags, r->rw_tags_len) == NULL))
             continue;
         if (sn->sn_sql != NULL &&
             !ps_sql92_match(sn->sn_sql, r->rw_properties, r->rw_properties_len))

@@ -14,6 +14,7 @@
 typedef struct name {
     const char *nm_text;
     int32_t nm_len;
+    int64_t nm_from; /* of a topic: messages before it are of a life that was deleted */
 } name;
 
 typedef struct names {

@@ -44,7 +44,7 @@ static int names_split(names *ns, const char *what, const char *text, int32_t le
     ns->ns_text[len] = 0;
     for (; at <= len && found < count; found++) {
         int32_t n = (int32_t)strlen(ns->ns_text + at);
-        ns->ns_items[found] = (name){ns->ns_text + at, n};
+        ns->ns_items[found] = (name){.nm_text = ns->ns_text + at, .nm_len = n};
         at += n + 1;
     }
     if (found != count || at != len + 1)
@@ -140,12 +140,44 @@ static void columns_plan(scanner *sn) {
     sn->sn_inflate = sn->sn_body && spec->inflate != NULL;
 }
 
+/* The log keeps the messages of a topic that was deleted and made again, whoever deleted it: those
+ * of now begin with the first one of its queues. A first unit that is damaged says nothing. */
+static int64_t first_of_queue(ps_store *s, ps_queue *q, int64_t end) {
+    int64_t min = atomic_load(&q->cq_min);
+    ps_unit first;
+    if (ps_queue_peek(q, min, &first, NULL) <= 0) return end;
+    return ps_recover_confirms(s, q, min, &first) ? first.physical
+                                                  : atomic_load(&q->cq_topic->tp_gone_below);
+}
+
+/* What is not in the queues yet comes after all that is. */
+static int lives_plan(scanner *sn, ps_error *e) {
+    ps_store *s = sn->sn_store;
+    ps_queue **queues;
+    int64_t end = atomic_load(&s->st_dispatcher.ds_end);
+    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
+    if (queues == NULL)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the scan");
+    for (int32_t i = 0; i < sn->sn_topics.ns_count; i++) {
+        name *nm = &sn->sn_topics.ns_items[i];
+        const ps_topic *t = ps_topic_find(&s->st_topics, nm->nm_text, nm->nm_len);
+        nm->nm_from = t != NULL ? end : 0;
+        for (int32_t k = 0; t != NULL && k < n; k++) {
+            int64_t first = queues[k]->cq_topic == t ? first_of_queue(s, queues[k], end) : end;
+            if (first < nm->nm_from) nm->nm_from = first;
+        }
+    }
+    free(queues);
+    return 0;
+}
+
 static int filters_plan(scanner *sn, ps_error *e) {
     const ps_scan *spec = &sn->sn_spec;
     int code = names_split(&sn->sn_tags, "tags", spec->tags, spec->tags_len, spec->tag_count, e);
     if (code == 0 && spec->topic == NULL)
         code = names_split(&sn->sn_topics, "topics", spec->topics, spec->topics_len,
                            spec->topic_count, e);
+    if (code == 0 && sn->sn_topics.ns_count > 0 && sn->sn_store != NULL) code = lives_plan(sn, e);
     if (code < 0) return code;
     int32_t count = sn->sn_tags.ns_count;
     if (count > 0) {

@@ -235,7 +235,8 @@ class ArrowStream:
     """Messages of a queue, a topic or the whole log as Arrow record batches.
 
     topic, queue: both given: that queue, by queue offsets. topic alone: its messages in the order
-    of the log. Neither: the whole log. start, end: queue offsets, or bytes of the log; [start,
+    of the log, without those of a life that was deleted. Neither: the whole log, which has these,
+    too. start, end: queue offsets, or bytes of the log; [start,
     end). columns: names out of ``pystore.COLUMNS``, in the order wanted. tags: ``A || B``, compared
     as text. sql: an SQL92 filter on properties instead (docs/sql92.md). store_time: (from, to) in
     ms, inclusive; None for an open side. topics: several, for a log range. properties: ``map``

@@ -6,6 +6,7 @@ import shutil
 import struct
 import zlib
 
+import pyarrow
 import pytest
 from storeview import everything
 
@@ -61,6 +62,19 @@ def test_a_topic_made_again_counts_from_zero(path):
         assert store.put("gone", b"new", queue=1).queue_offset == 0
         assert bodies(store, "gone", 1) == [b"new"]
         assert store.metadata.topics.get("gone") is not None
+
+
+def test_arrow_has_the_life_of_now(path):
+    with filled(path) as store, pystore.Reader(path) as reader:
+        store.delete_topic("gone")
+        store.put("gone", b"new", queue=1)
+        store.flush()
+        reader.refresh()
+        for each in (store, reader):
+            table = pyarrow.table(each.arrow("gone"))
+            assert table["body"].to_pylist() == [b"new"]
+            assert pyarrow.table(each.arrow(topics=["gone", "kept"])).num_rows == 51
+            assert pyarrow.table(each.arrow()).num_rows == 101
 
 
 def test_the_messages_are_still_found_by_offset_and_key(path):
