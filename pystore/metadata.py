@@ -231,12 +231,9 @@ class Metadata(MetaStore, ClosedByWith):
         """Sets a damaged table aside. Raises: StoreLocked while another process has the database
         open, Forbidden, DiskFull."""
         try:
-            self._own()
-            folder = move_aside(self.root, [self.path], str(damaged), self._file_mode)
-        except OSError as failed:
-            if isinstance(failed, StoreError):
-                raise
-            raise files.os_error(failed, self.path) from failed
+            with files.named_errors(self.path):
+                self._own()
+                folder = move_aside(self.root, [self.path], str(damaged), self._file_mode)
         finally:
             self._release()
         where = folder.relative_to(self.root)
@@ -734,7 +731,7 @@ class Metadata(MetaStore, ClosedByWith):
 
     def _export_elsewhere(self, folder: Path) -> list[str]:
         written = []
-        try:
+        with files.named_errors(folder):
             files.make_folders(folder, self._file_mode)
             for name, file in _all_tables():
                 content = self._encode(name, file)
@@ -743,10 +740,6 @@ class Metadata(MetaStore, ClosedByWith):
                     files.replace_pieces(path, content, keep_old=True, mode=self._file_mode)
                     written.append(file)
             files.sync_folder(folder)
-        except OSError as failed:
-            if isinstance(failed, StoreError):
-                raise
-            raise files.os_error(failed, folder) from failed
         return written
 
     def _check_place(self) -> None:
@@ -819,7 +812,7 @@ class Metadata(MetaStore, ClosedByWith):
                 if new.keep:
                     print_.bak = list(dict.fromkeys([*print_.bak, new.old]))
                 self._put_print(file, print_, txn)
-        try:
+        with files.named_errors(self.config):
             if not self.config.is_dir():
                 files.make_folders(self.config, self._file_mode)
                 files.sync_folder(self.root)
@@ -827,10 +820,6 @@ class Metadata(MetaStore, ClosedByWith):
                 path = self.config / file
                 files.replace_pieces(path, new.content, keep_old=new.keep, mode=self._file_mode)
             files.sync_folder(self.config)
-        except OSError as failed:
-            if isinstance(failed, StoreError):
-                raise
-            raise files.os_error(failed, self.config) from failed
         with self._write() as txn:
             for file, new in todo.items():
                 bak = [new.old] if new.keep else before[file].bak

@@ -52,7 +52,7 @@ from pystore.configuration.upstream import (
     UPSTREAM,
     UPSTREAM_VERSION,
 )
-from pystore.errors import BadArgument, StoreError
+from pystore.errors import BadArgument
 from pystore.files.javaproperties import edit_java_properties, parse_java_properties
 
 __all__ = [
@@ -883,13 +883,9 @@ def edit_conf(path: Path, changes: Mapping[str, str]) -> None:
         made = edit_java_properties(text, changes).encode("latin-1")
     except ValueError as bad:
         raise BadArgument(str(bad), where=str(path)) from None
-    try:
+    with files.named_errors(path):
         files.replace_file(path, made, keep_old=True)
         files.sync_folder(path.parent)
-    except OSError as failed:
-        if isinstance(failed, StoreError):
-            raise
-        raise files.os_error(failed, path) from failed
 
 
 def _nearest(name: str) -> str:

@@ -18,7 +18,7 @@ from broker.access.plain import Account, PlainRules
 from broker.access.plain_file import PlainFile, Version
 from broker.loop.safe_log import SafeLogger
 from pystore.errors import BadArgument, StoreError
-from pystore.files import os_error, write_whole
+from pystore.files import named_errors, write_whole
 
 __all__ = ["PlainAccess"]
 
@@ -189,10 +189,8 @@ class PlainAccess:
             text = plain_file.written(replace(file, version=file.version.bumped()))
             read = plain_file.parse(file.path, text)  # what nobody could load again is not written
             taken = _LoadedFiles(read if each.path == file.path else each for each in self.files)
-            try:
+            with named_errors(file.path):
                 write_whole(file.path, text.encode(), mode=0o600)
-            except OSError as failed:
-                raise os_error(failed, file.path) from failed
             return taken, self._look()
 
         taken, self._seen = await asyncio.to_thread(write)

@@ -158,10 +158,8 @@ class PolicyAccess:
         self.close()
         paths = [self.folder / name for name in ("data.mdb", "lock.mdb")]
         there = [path for path in paths if os.path.lexists(path)]
-        try:
+        with files.named_errors(self.folder):
             where = accessfiles.move_aside(self.folder.parent, there, str(damaged), self._file_mode)
-        except OSError as failed:
-            raise files.os_error(failed, self.folder) from failed
         log.warning("%s; it is in %s, and %s counts", damaged, where, self.folder / COPY)
 
     def close(self) -> None:

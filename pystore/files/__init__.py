@@ -22,6 +22,7 @@ __all__ = [
     "FILE_MODE",
     "folder_mode",
     "make_folders",
+    "named_errors",
     "new_file",
     "open_file",
     "os_error",
@@ -80,6 +81,20 @@ def os_error(
     return kind(text, os.fspath(path), errno=failed.errno)
 
 
+@contextlib.contextmanager
+def named_errors(
+    path: str | os.PathLike[str], what: str = "cannot read or write the metadata"
+) -> Iterator[None]:
+    """Gives an error of the system within the block its name; those of the store have one. Raises:
+    Forbidden, DiskFull, StoreIOError."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as failed:
+        raise os_error(failed, path, what) from failed
+
+
 def open_file(path: Path) -> io.BufferedReader | None:
     """Opens a file to read; None when there is no such file. Raises: Forbidden, StoreIOError; also
     for what is not a regular file."""
@@ -105,11 +120,8 @@ def read_file(path: Path) -> bytes | None:
     file = open_file(path)
     if file is None:
         return None
-    try:
-        with file:
-            data = file.read(FILE_MAX_BYTES + 1)
-    except OSError as failed:
-        raise os_error(failed, path) from failed
+    with named_errors(path), file:
+        data = file.read(FILE_MAX_BYTES + 1)
     if len(data) > FILE_MAX_BYTES:
         raise StoreIOError(f"the file is larger than {FILE_MAX_BYTES} bytes", str(path))
     return data
@@ -188,16 +200,11 @@ def replace_pieces(
     Raises: Forbidden, DiskFull, StoreIOError; the file then holds its old content, or all of the
     new one.
     """
-    try:
-        with whole_file(path, durable=False, mode=mode) as file:
-            file.writelines(content)
-            file.flush()
-            if keep_old:
-                _keep_old(path)
-    except OSError as failed:
-        if isinstance(failed, StoreError):
-            raise
-        raise os_error(failed, path) from failed
+    with named_errors(path), whole_file(path, durable=False, mode=mode) as file:
+        file.writelines(content)
+        file.flush()
+        if keep_old:
+            _keep_old(path)
 
 
 def _keep_old(path: Path) -> None:

@@ -113,11 +113,8 @@ def file_digest(path: Path) -> str:
     opened = files.open_file(path)
     if opened is None:
         return ""
-    try:
-        with opened as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as failed:
-        raise files.os_error(failed, path) from failed
+    with files.named_errors(path), opened as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def row_key(name: str) -> bytes:
@@ -326,26 +323,23 @@ def _walk_offsets(meta: Path, following: Callable[..., Any]) -> Iterator[bytes]:
     path = meta / "data.mdb"
     error, size, fd = ffi.new("ps_error *"), ffi.new("int64_t *"), -1
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        page, tables = _pages.leaf_pages(fd, b"pairs", b"offsets")
-        pairs, rows = (ffi.new("int64_t[]", numbers) for numbers in tables)
-        walk = lib.ps_audit_offsets_begin(fd, page, pairs, len(pairs), rows, len(rows), error)
-        _check_walk(walk, error, meta)
-        try:
-            while True:
-                found = following(walk, size, error)
-                _check_walk(found, error, meta)
-                if size[0] == 0:
-                    break
-                yield bytes(ffi.buffer(found, size[0]))
-        finally:
-            lib.ps_audit_offsets_free(walk)
+        with files.named_errors(path):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            page, tables = _pages.leaf_pages(fd, b"pairs", b"offsets")
+            pairs, rows = (ffi.new("int64_t[]", numbers) for numbers in tables)
+            walk = lib.ps_audit_offsets_begin(fd, page, pairs, len(pairs), rows, len(rows), error)
+            _check_walk(walk, error, meta)
+            try:
+                while True:
+                    found = following(walk, size, error)
+                    _check_walk(found, error, meta)
+                    if size[0] == 0:
+                        break
+                    yield bytes(ffi.buffer(found, size[0]))
+            finally:
+                lib.ps_audit_offsets_free(walk)
     except _pages.PageError as bad:
         raise _damaged(str(bad), meta) from None
-    except OSError as failed:
-        if isinstance(failed, StoreError):
-            raise
-        raise files.os_error(failed, path) from failed
     finally:
         if fd >= 0:
             os.close(fd)
@@ -486,7 +480,7 @@ def from_copy(meta: Path, read: Callable[[Any], _T]) -> _T | None:
     Nothing is locked or written, neither beside the store: the copy lies in memory.
     Raises: NewerLayout, RecordDamaged, Forbidden, StoreIOError.
     """
-    try:
+    with files.named_errors(meta):
         if not (meta / "data.mdb").exists():
             return None
         with memory_file() as (copy, path):
@@ -502,7 +496,3 @@ def from_copy(meta: Path, read: Callable[[Any], _T]) -> _T | None:
                     return None if read_schema(env, meta) == 0 else read(env)
             except lmdb.Error as failed:
                 raise lmdb_error(failed, meta) from failed
-    except OSError as failed:
-        if isinstance(failed, StoreError):
-            raise
-        raise files.os_error(failed, meta) from failed

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 from pystore.errors import StoreError
-from pystore.files import make_folders, os_error, replace_file
+from pystore.files import make_folders, named_errors, replace_file
 from pystore.format.names import LIGHT_PREFIX
 from pystore.format.units import NO_RECORD, UNIT
 from pystore.meta.configfiles import LMQ_OFFSETS
@@ -33,11 +33,9 @@ def copy_offsets(config: Path, file_mode: int) -> None:
     """Makes the file in which a Java broker with enableLmq looks for the offsets of all groups, and
     in no other; from then on both are written. Raises: StoreIOError, DiskFull."""
     plain, light = (config / name for name in ("consumerOffset.json", LMQ_OFFSETS))
-    try:
+    with named_errors(light):
         if plain.exists() and not light.exists():
             replace_file(light, plain.read_bytes(), keep_old=False, mode=file_mode)
-    except OSError as failed:
-        raise os_error(failed, light) from failed
 
 
 def _write_queue(store: Store, name: str, low: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from pystore import settings as _settings
 from pystore.audit.sizes import SEGMENT_LEAST, Piece, blank_end, usual_size
 from pystore.errors import BadArgument, Forbidden, NotAStore
-from pystore.files import make_folders, os_error, sync_folder
+from pystore.files import make_folders, named_errors, sync_folder
 from pystore.files.quiet import open_quietly
 from pystore.files.sparse import copy_range
 from pystore.repair.census import Balance, Census, found_in
@@ -203,8 +203,6 @@ def _files_below(source: Path) -> list[_HeapFile]:
     )
     heaped = [_HeapFile(path, path.stat().st_size) for path in paths]
     for each in heaped:
-        try:
+        with named_errors(each.path, "cannot read the file"):
             each.look()
-        except OSError as failed:
-            raise os_error(failed, each.path, "cannot read the file") from failed
     return heaped

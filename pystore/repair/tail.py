@@ -9,8 +9,7 @@ import shutil
 from pathlib import Path
 
 from pystore.audit.layout import File, look_at_log
-from pystore.errors import StoreError
-from pystore.files import new_file, os_error, sync_folder
+from pystore.files import named_errors, new_file, sync_folder
 from pystore.files.aside import Piece, copy_aside, free_folder
 from pystore.files.sparse import data_ranges
 from pystore.repair.journal import hold_lock
@@ -44,7 +43,7 @@ def cut_back(root: Path, settings: Settings, at: int) -> Path | None:
         pieces = [piece for file in after for piece in _pieces(layout.name(file.path), file, at)]
         if not pieces:
             return None
-        try:
+        with named_errors(root, "cannot cut the log back"):
             folder = free_folder(root)
             copy_aside(root, pieces, "the master's log does not have it", mode,
                        root / "aside.part", folder)  # fmt: skip
@@ -61,10 +60,6 @@ def cut_back(root: Path, settings: Settings, at: int) -> Path | None:
                 _delete(file)
             for file in [*stays, *(file for file in after if file.number < at)]:
                 _end_file(file, max(0, at - file.number))
-        except StoreError:
-            raise
-        except OSError as failed:
-            raise os_error(failed, root, "cannot cut the log back") from failed
         return folder
 
 
@@ -72,24 +67,19 @@ def empty(root: Path, settings: Settings) -> None:
     """Deletes the log of a closed store, and what was made of it; topics, groups and offsets stay.
     When it is interrupted, what is left is a store whose log begins later. Raises: StoreError."""
     mode = settings.file_mode
-    with hold_lock(root, mode):
-        try:
-            with (root / "abort").open("wb") as abort:  # so that recovery makes what is missing
-                os.fsync(abort.fileno())
-            sync_folder(root)
-            for name in _DERIVED:
-                found = root / name
-                if found.is_dir() and not found.is_symlink():
-                    shutil.rmtree(found)
-                else:
-                    found.unlink(missing_ok=True)
-            sync_folder(root)
-            for file in look_at_log(root, settings).segments:  # the oldest first, as retention does
-                _delete(file)
-        except StoreError:
-            raise
-        except OSError as failed:
-            raise os_error(failed, root, "cannot empty the store") from failed
+    with hold_lock(root, mode), named_errors(root, "cannot empty the store"):
+        with (root / "abort").open("wb") as abort:  # so that recovery makes what is missing
+            os.fsync(abort.fileno())
+        sync_folder(root)
+        for name in _DERIVED:
+            found = root / name
+            if found.is_dir() and not found.is_symlink():
+                shutil.rmtree(found)
+            else:
+                found.unlink(missing_ok=True)
+        sync_folder(root)
+        for file in look_at_log(root, settings).segments:  # the oldest first, as retention does
+            _delete(file)
 
 
 def _pieces(name: str, file: File, at: int) -> list[Piece]:

@@ -215,10 +215,8 @@ class OrderTable:
             except BadArgument as bad:
                 log.warning("A batch of %s@%s is popped again: %s", topic, group, bad)
         self._saved = -1 if found.lines else self.batches.changes
-        try:
+        with files.named_errors(self._path.parent):
             files.make_folders(self._path.parent, self._file_mode)
-        except OSError as failed:
-            raise files.os_error(failed, self._path.parent) from failed
         self.batches.begin_journal(_journal_of(self._path), zlib.crc32(found.raw), found.lines)
         self._has_journal = True
         return found.next

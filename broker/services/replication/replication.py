@@ -33,7 +33,7 @@ from broker.wire.command import Command, Refused
 from broker.wire.handlers import Peer
 from pystore import Store
 from pystore.errors import BadArgument
-from pystore.files import os_error
+from pystore.files import named_errors
 from pystore.native import lib
 from pystore.settings import Settings
 
@@ -312,11 +312,10 @@ def _epochs_of(store: Store, elected: ElectedRole | None) -> EpochFile:
         return EpochFile(path, mode, [])
     try:
         end = store.info().log_max
-        found = EpochFile.load(path, mode, end)
-        if elected.is_master:
-            found.begin(elected.epoch, end)
-    except OSError as failed:
-        raise os_error(failed, path, "cannot read or write the epochs") from failed
+        with named_errors(path, "cannot read or write the epochs"):
+            found = EpochFile.load(path, mode, end)
+            if elected.is_master:
+                found.begin(elected.epoch, end)
     except ValueError as damaged:
         raise BadArgument(f"{path}: {damaged}") from None
     return found

@@ -68,10 +68,8 @@ class Metrics:
                 topic: {"count": count, "timeStamp": now} for topic, count in counts.items()
             },
         }
-        try:
+        with files.named_errors(self._path):
             files.make_folders(self._path.parent, self._file_mode)
             data = json.dumps(value, separators=(",", ":")).encode()
             files.replace_file(self._path, data, keep_old=True, mode=self._file_mode)
-        except OSError as failed:
-            raise files.os_error(failed, self._path) from failed
         self._said, self._written = counts, time.monotonic()
