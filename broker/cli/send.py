@@ -12,7 +12,7 @@ import typer
 
 from broker.cli.clients import client_errors, delay_of, no_settings
 from broker.cli.signing import CredentialsFile, TrustFile, credentials_of, tls_of
-from pystore.cli.verbs import Session, usage
+from pystore.cli.verbs import Session, named_values, usage
 
 if TYPE_CHECKING:
     from broker.client.message import Message, SendResult
@@ -85,7 +85,8 @@ def run(
     from broker.client.producer import AsyncProducer
 
     given = {
-        "topic": topic, "tags": tags, "keys": keys or "", "properties": _pairs(property_ or []),
+        "topic": topic, "tags": tags, "keys": keys or "",
+        "properties": named_values(property_ or (), "--property", "region=eu"),
         "delay_level": delay_level, "delay": delay, "shard": shard,
     }  # fmt: skip
 
@@ -155,16 +156,6 @@ def _inputs(body: str | None, lines: bool, given: Mapping[str, Any]) -> Iterator
                 'write for example {"body": "hello", "tags": "paid"}',
             ) from None
         yield {**given, **made}
-
-
-def _pairs(given: list[str]) -> dict[str, str]:
-    found = {}
-    for pair in given:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise usage(f"--property '{pair}' is not NAME=VALUE", "for example: region=eu")
-        found[name] = value
-    return found
 
 
 def _print(s: Session, result: SendResult) -> None:

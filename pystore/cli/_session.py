@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from pystore.cli._output import Output
 from pystore.cli._progress import ProgressBar
-from pystore.cli._values import usage
-from pystore.errors import Forbidden, NotAStore, StoreLocked
+from pystore.cli._values import named_values
+from pystore.errors import Forbidden, NotAStore
 from pystore.native import ffi, lib
 from pystore.settings import PLACES, Settings, load
 from pystore.store._reading import Reader
@@ -56,15 +56,8 @@ def _check_readable(lock: Path) -> None:
 
 def parse_settings(pairs: list[str]) -> dict[str, str]:
     """Reads ``NAME=VALUE`` of --set; the settings themselves are checked when they are loaded."""
-    found = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.strip():
-            raise usage(
-                f"--set '{pair}' is not NAME=VALUE", "for example: --set maxMessageSize=65536"
-            )
-        found[name.strip()] = value
-    return found
+    given = named_values(pairs, "--set", "maxMessageSize=65536")
+    return {name.strip(): value for name, value in given.items()}
 
 
 @dataclass(slots=True)
@@ -121,12 +114,11 @@ class Session:
     def check_free(self) -> None:
         """Refuses a dry run where the real run would be refused, while somebody else writes.
         Raises: StoreLocked, Forbidden."""
-        holder = holder_of(self.path)
-        if holder.locked:
-            if not holder.pid:
-                _check_readable(self.path / "lock")
-            who = f"process {holder.pid}" if holder.pid else "another process"
-            raise StoreLocked(f"{who} has the store open", str(self.path), pid=holder.pid or None)
+        from pystore.repair.journal import refuse_if_held
+
+        if holder_of(self.path) == LockHolder(True, 0):
+            _check_readable(self.path / "lock")
+        refuse_if_held(self.path)
 
     @contextmanager
     def writer(self, *, create: bool = False, **extra: object) -> Iterator[Store]:

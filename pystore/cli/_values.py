@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from pystore.errors import BadArgument
@@ -12,6 +13,7 @@ __all__ = [
     "When",
     "human_size",
     "iso",
+    "named_values",
     "parse_time",
     "printable",
     "shown",
@@ -66,6 +68,17 @@ def unreadable(option: str, path: object, failed: OSError) -> BadArgument:
     """Makes the error of a file that an option names and that cannot be read."""
     why = failed.strerror or str(failed)
     return usage(f"{option} {path} cannot be read ({why})", "check the path and your rights on it")
+
+
+def named_values(given: Iterable[str], option: str, example: str) -> dict[str, str]:
+    """Reads each ``NAME=VALUE`` of an option that may be repeated. Raises: BadArgument."""
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise usage(f"{option} '{text}' is not NAME=VALUE", f"for example: {option} {example}")
+        found[name] = value
+    return found
 
 
 def parse_time(text: str, option: str) -> int:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pystore.cli._session import Session
-from pystore.cli._values import Size, When, printable, unreadable, usage
+from pystore.cli._values import Size, When, named_values, printable, unreadable, usage
 from pystore.format.names import SCHEDULE_TOPIC
 from pystore.store._results import PutResult
 from pystore.store._store import Store
@@ -80,7 +80,7 @@ def run(
     """
     _check_level(s, delay_level)
     content = _body(body, body_file)
-    properties = _properties(property_ or [])
+    properties = named_values(property_ or (), "--property", "region=eu") or None
     s.check_target(create)
     _check_queue(s, topic, queue)
     extra = {"flushDiskType": "SYNC_FLUSH"} if sync else {}
@@ -149,16 +149,6 @@ def _body(text: str | None, file: Path | None) -> bytes:
     if text == "-":
         return sys.stdin.buffer.read()
     return text.encode("utf-8", "surrogateescape")  # for bytes that are not UTF-8
-
-
-def _properties(pairs: list[str]) -> dict[str, str] | None:
-    found = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise usage(f"--property '{pair}' is not NAME=VALUE", "for example: region=eu")
-        found[name] = value
-    return found or None
 
 
 def _print(s: Session, topic: str, result: PutResult) -> None:

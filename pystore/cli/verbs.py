@@ -13,11 +13,11 @@ word, its value one :class:`Verb` or a sequence of them, all beginning with that
             s.out.facts("topic", {"queues": len(reader.queues(topic))})
 
 ``usage`` makes the error for an invalid argument, ``with_step`` gives one of the network its next
-step; ``parse_time`` reads a time, ``iso`` writes one, ``When`` is one in ms that is shown as a
-date, ``Size`` a number of bytes, which ``human_size`` writes; ``shown`` is a value as text, safe
-for a terminal, as ``printable`` makes it; ``hex_dump`` shows bytes; ``message_record`` and
-``message_lines`` show a message as JSON and as text; ``show_balance`` shows what went in beside
-what came out;
+step; ``named_values`` reads each NAME=VALUE; ``parse_time`` reads a time, ``iso`` writes one,
+``When`` is one in ms that is shown as a date, ``Size`` a number of bytes, which ``human_size``
+writes; ``shown`` is a value as text, safe for a terminal, as ``printable`` makes it; ``hex_dump``
+shows bytes; ``message_record`` and ``message_lines`` show a message as JSON and as text;
+``show_balance`` shows what went in beside what came out;
 ``holder_of`` says which process writes to a store, ``aligned`` makes lines of columns.
 """
 
@@ -35,6 +35,7 @@ from pystore.cli._values import (
     When,
     human_size,
     iso,
+    named_values,
     parse_time,
     printable,
     shown,
@@ -54,6 +55,7 @@ __all__ = [
     "iso",
     "message_lines",
     "message_record",
+    "named_values",
     "parse_time",
     "printable",
     "show_balance",

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from pystore import errors
-from pystore.cli.verbs import Session, usage
+from pystore.cli.verbs import Session, named_values, usage
 from pystore.cold.objects import address_of, is_address
 from spark_ext.jobs.report import Report
 
@@ -83,7 +83,7 @@ class Job:
         self.output: Path | None = None
         self._name = name
         self._master = master
-        self._given = dict(_setting(text) for text in given)
+        self._given = named_values(given, "--spark", "spark.driver.memory=4g")
         self._spark: SparkSession | None = None
         self._started = False
 
@@ -206,13 +206,6 @@ def _fit_one_machine(spark: SparkSession, given: Mapping[str, str]) -> None:
     name, context = "spark.sql.shuffle.partitions", spark.sparkContext
     if name not in given and str(context.master).startswith("local"):
         spark.conf.set(name, str(2 * context.defaultParallelism))
-
-
-def _setting(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not sign or not name:
-        raise usage(f"--spark {text} is not NAME=VALUE", "e.g. --spark spark.driver.memory=4g")
-    return name, value
 
 
 def _watch(spark: SparkSession, bar: Any, stop: threading.Event) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from pystore.cli.verbs import usage
+from pystore.cli.verbs import named_values, usage
 from pystore.cold.objects import address_of, is_address
 from spark_ext.jobs.frame import Job, job, main
 from spark_ext.jobs.iceberg import COLUMNS, TableWork, TopicTable, catalog_of, write_files
@@ -85,7 +85,7 @@ def run(
         raise usage(f"{table} has no namespace", "name it as shop.orders")
     with j.reader():
         pass  # what is not a store is refused before anything is made
-    chosen = dict(_pair(each) for each in property_ or ())
+    chosen = named_values(property_ or (), "--property", "uri=sqlite:///c.db")
     kind = "json" if json_ else "avro" if avro is not None else ""
     opened = TopicTable(catalog_of(catalog, chosen), table, topic, kind)
     keeper = _Keeper(j, opened, _options(j, topic, tier, commit_mb, allow_gap), _schema(avro))
@@ -102,13 +102,6 @@ def run(
          "snapshots": keeper.snapshots, "bodies kept as bytes": keeper.kept},
     )  # fmt: skip
     return 0
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not sign or not name:
-        raise usage(f"--property {text} is not NAME=VALUE", "e.g. --property uri=sqlite:///c.db")
-    return name, value
 
 
 def _schema(path: Path | None) -> Any:
