@@ -141,17 +141,12 @@ def _records(reader: Reader, low: int, high: int) -> Iterator[Message]:
     A record begins with each segment, so the walk starts with the segment of `low`.
     """
     info = reader.info()
-    at = max(info.log_min, low - low % info.commitlog_file_size)
-    while at < high:
-        batch = reader.log(at)
+    first = max(info.log_min, low - low % info.commitlog_file_size)
+    for batch in reader._log_batches(first) if first < high else ():
         for message in batch:
             if message.physical_offset >= high:
                 return
             if message.physical_offset >= low:
                 yield message
-        at = batch.next_offset
-        if batch.outcome > 0 and at < high:
-            reader.message(at)  # raises with the right words
-            raise RecordDamaged("no valid record at this offset", offset=at)
-        if batch.outcome:
+        if batch.next_offset >= high:
             return

@@ -16,7 +16,6 @@ from pystore.cli._records import message_record
 from pystore.cli._session import Session
 from pystore.cli._values import Size, parse_time, usage
 from pystore.cli.cold import cold_of
-from pystore.errors import RecordDamaged
 from pystore.files import whole_file
 from pystore.meta.configfiles import RAW_FILES, SECTIONS
 from pystore.store._messages import Batch
@@ -139,15 +138,9 @@ def _write(
 def _log(reader: Reader) -> Iterator[tuple[Batch, int, int]]:
     """Yields the batches of the log, bytes done, and bytes in all. Raises: RecordDamaged."""
     info = reader.info()
-    at = info.log_min
-    while True:
-        batch = reader.log(at, max_messages=_BATCH)
-        at = batch.next_offset
-        yield batch, at - info.log_min, info.log_max - info.log_min
-        if batch.outcome > 0:
-            reader.message(at)  # raises with the right words
-            raise RecordDamaged("no valid record at this offset", offset=at)
-        if batch.outcome or at >= info.log_max:
+    for batch in reader._log_batches(max_messages=_BATCH):
+        yield batch, batch.next_offset - info.log_min, info.log_max - info.log_min
+        if batch.next_offset >= info.log_max:
             return
 
 

@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pystore.base.closing import ClosedByWith
 from pystore.base.store_error import StoreError
-from pystore.errors import BadArgument, NotFound, ReadOnly, StoreClosed, UsedAfterFork
+from pystore.errors import (
+    BadArgument,
+    NotFound,
+    ReadOnly,
+    RecordDamaged,
+    StoreClosed,
+    UsedAfterFork,
+)
 from pystore.files.elsewhere import kept_elsewhere
 from pystore.filter.sql92 import compiled
 from pystore.filter.tags import tag_set
@@ -476,15 +483,21 @@ class Base(ClosedByWith):
 
         Raises: RecordDamaged, with its place, where no whole record stands.
         """
-        at: int | None = None
-        while True:
-            batch = self.log(at, check_crc=check_crc)
+        for batch in self._log_batches(check_crc=check_crc):
             yield from batch
+
+    def _log_batches(self, at: int | None = None, **options: Any) -> Iterator[Batch]:
+        """Yields the records of the log from the one at a byte on, as ``log`` does. Raises:
+        RecordDamaged, with its place, where no whole record stands."""
+        while True:
+            batch = self.log(at, **options)
+            yield batch
             at = batch.next_offset
-            if batch.outcome == -1:
-                return
             if batch.outcome > 0:
-                self.message(at)
+                self.message(at)  # raises with the right words
+                raise RecordDamaged("no valid record at this offset", offset=at)
+            if batch.outcome:
+                return
 
     @named_arguments
     def message(self, offset: int) -> Message:
@@ -627,11 +640,19 @@ class Base(ClosedByWith):
         seconds without a message after which it ends; None: never. Messages that were deleted
         meanwhile are stepped over.
         """
+        for batch in self._follow_batches(topic, queue, offset, tags, sql, timeout):
+            yield from batch
+
+    def _follow_batches(
+        self, topic: str, queue: int, offset: int | None, tags: str | None, sql: str | None,
+        timeout: float | None,
+    ) -> Iterator[Batch]:  # fmt: skip
+        """Yields what each wait brought, nothing perhaps."""
         at = self.range(topic, queue)[1] if offset is None else offset
         idle_since = time.monotonic()
         while True:
             batch = self._follow_step(topic, queue, at, tags, sql)
-            yield from batch
+            yield batch
             if batch or batch.next_offset != at:
                 idle_since = time.monotonic()
             elif timeout is not None and time.monotonic() - idle_since >= timeout:
@@ -652,17 +673,10 @@ class Base(ClosedByWith):
         thread."""
         import asyncio
 
-        at = self.range(topic, queue)[1] if offset is None else offset
-        idle_since = time.monotonic()
-        while True:
-            batch = await asyncio.to_thread(self._follow_step, topic, queue, at, tags, sql)
+        batches = self._follow_batches(topic, queue, offset, tags, sql, timeout)
+        while (batch := await asyncio.to_thread(next, batches, None)) is not None:
             for message in batch:
                 yield message
-            if batch or batch.next_offset != at:
-                idle_since = time.monotonic()
-            elif timeout is not None and time.monotonic() - idle_since >= timeout:
-                return
-            at = max(batch.next_offset, 0)
 
     # ---- Arrow ----
 
