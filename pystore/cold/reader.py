@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pystore.cold.ahead import in_order
-from pystore.cold.arrow import OF_A_LOG, PieceRecords
 from pystore.cold.blocks import BLOCK, RUN_BYTES, BlockCache
 from pystore.cold.failures import TierDamaged, TierUnreachable
 from pystore.cold.manifest import SEGMENT_MAX, Row, crc_of
 from pystore.cold.objects import address_of
+from pystore.cold.pieces import OF_A_LOG, PieceRecords, QueuePiece
 from pystore.cold.reading_on import ReadingOn
 from pystore.cold.segment import (
     check_segment,
@@ -53,7 +53,7 @@ from pystore.store.light_queues import LightQueues
 if TYPE_CHECKING:
     from pystore.store._arrow import ArrowStream
 
-__all__ = ["ColdReader", "QueuePiece"]
+__all__ = ["ColdReader"]
 
 _log = logging.getLogger("pystore")
 _FAR = (1 << 63) - 1
@@ -78,34 +78,6 @@ _PIECE = 16 << 20
 #: Messages that a segment's table names for a key that they do not have: more are no chance.
 _FALSE_MAX = 64
 _FOLLOW_S = 1.0
-
-
-class QueuePiece(NamedTuple):
-    """Records of a queue that follow each other, offsets [first, end), and their units. base: what
-    units call the first byte. file: that the records lie in, its bytes called alike; None: they are
-    in memory. sums: of each BLOCK of them, for who reads them, who looks at these before it
-    believes one; empty: they are right. name: of what they lie in. covered: whether sums of their
-    segment tell that they are as they were written out."""
-
-    topic: str
-    queue: int
-    first: int
-    end: int
-    base: int
-    records: memoryview
-    units: memoryview
-    file: MappedFile | None
-    sums: memoryview = memoryview(b"")
-    name: str = ""
-    covered: bool = False
-
-    def cut(self, first: int, end: int) -> QueuePiece:
-        """Returns the part of it within offsets [first, end), which is not empty."""
-        first, end = max(first, self.first), min(end, self.end)
-        units = self.units[(first - self.first) * UNIT.size : (end - self.first) * UNIT.size]
-        reach = choose_units(units)
-        records = self.records[reach.low - self.base : reach.high - self.base]
-        return self._replace(first=first, end=end, base=reach.low, records=records, units=units)
 
 
 class _QueueCursor(NamedTuple):

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from pystore.cold.failures import TierDamaged, TierUnreachable
+from pystore.cold.pieces import QueuePiece
 from pystore.cold.segment import BLOCK
 from pystore.errors import FileSizeMismatch
-from pystore.files.mapped import MappedFile
 from pystore.native import ffi, lib, raise_error
 from pystore.store._messages import Batch
 
@@ -22,32 +22,6 @@ _OTHERS = 1024
 _NOWHERE = "", -1
 
 
-class _Piece(Protocol):
-    @property
-    def first(self) -> int: ...
-
-    @property
-    def end(self) -> int: ...
-
-    @property
-    def base(self) -> int: ...
-
-    @property
-    def records(self) -> memoryview: ...
-
-    @property
-    def units(self) -> memoryview: ...
-
-    @property
-    def file(self) -> MappedFile | None: ...
-
-    @property
-    def sums(self) -> memoryview: ...
-
-    @property
-    def covered(self) -> bool: ...
-
-
 class ReadingOn:
     """One queue of a reader at a time: memory has room for no more. Any thread may call it; while
     one reads, others hear that there is nothing.
@@ -56,14 +30,14 @@ class ReadingOn:
     piece is checked by, that being covered or not."""
 
     def __init__(
-        self, pieces: Callable[..., Iterator[_Piece]], checks: Callable[[bool | None], int]
+        self, pieces: Callable[..., Iterator[QueuePiece]], checks: Callable[[bool | None], int]
     ) -> None:
         self._open = pieces
         self._checks = checks
         self._lock = threading.Lock()
         self._place: tuple[str, int] | None = None
         self._others = 0
-        self._pieces: Iterator[_Piece] = iter(())
+        self._pieces: Iterator[QueuePiece] = iter(())
         #: The piece in hand, of offsets [first, end), and where the queue ends.
         self._first = self._end = self._last = 0
         #: What the piece points into; and of that what a batch keeps, which has a file by itself.
