@@ -263,7 +263,7 @@ class Metadata(MetaStore, ClosedByWith):
             self._read_state()
             if self._env.info()["last_txnid"] == _database.said(self._env, self._dbs):
                 self._dirty = set()
-            files.remove_temporaries(self.config, _all_files())
+            files.remove_temporaries(self.config, (file for _, file in _all_tables()))
             self.report = tuple(self._import_changed())
             self.lacking = self._without_source() if new else ()
         except BaseException as failed:
@@ -444,15 +444,20 @@ class Metadata(MetaStore, ClosedByWith):
 
     # ---- how far consumer offsets are kept ----
 
+    def _noted(self, key: bytes) -> bytes:
+        """Returns what is noted under a key of its own; empty: nothing is."""
+
+        def read(txn: Any, dbs: Mapping[str, Any]) -> bytes:
+            return bytes(txn.get(key, b"", db=dbs["info"])) if "info" in dbs else b""
+
+        return self._read_pending(read)
+
     def offsets_mark(self) -> int:
         """Returns the offset of the log up to which the consumer offsets say what records of it did
         to them; 0: nobody has noted it."""
 
-        def read(txn: Any, dbs: Mapping[str, Any]) -> int:
-            raw = txn.get(_OFFSETS_MARK, db=dbs["info"]) if "info" in dbs else None
-            return int(raw) if raw is not None and bytes(raw).isdigit() else 0
-
-        return self._read_pending(read)
+        raw = self._noted(_OFFSETS_MARK)
+        return int(raw) if raw.isdigit() else 0
 
     def set_offsets_mark(self, offset: int) -> None:
         """Sets the mark, together with the offsets in one batch(). Raises: ReadOnly, StoreClosed,
@@ -465,12 +470,7 @@ class Metadata(MetaStore, ClosedByWith):
     def delays_known(self) -> bool:
         """Says whether the offsets of delay levels say all that was delivered: a clean end noted
         it."""
-
-        def read(txn: Any, dbs: Mapping[str, Any]) -> bool:
-            raw = txn.get(_DELAYS_KNOWN, db=dbs["info"]) if "info" in dbs else None
-            return raw is not None and bytes(raw) == b"1"
-
-        return self._read_pending(read)
+        return self._noted(_DELAYS_KNOWN) == b"1"
 
     def set_delays_known(self, known: bool) -> None:
         """Notes whether the offsets say all that was delivered. Raises: ReadOnly, StoreClosed,
@@ -832,10 +832,6 @@ def _all_tables() -> Iterator[tuple[str, str]]:
         yield name, section.file
     for file in RAW_FILES:
         yield file, file
-
-
-def _all_files() -> list[str]:
-    return [file for _, file in _all_tables()]
 
 
 def _decode(name: str, data: bytes) -> Any:

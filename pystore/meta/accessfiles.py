@@ -28,7 +28,7 @@ from typing import Any
 import lmdb
 
 from pystore.files.aside import move_aside
-from pystore.meta._database import check_file, check_size, close, reserve_lock, size_of
+from pystore.meta._database import check_file, check_size, close, compact, reserve_lock, size_of
 
 __all__ = [
     "COPY", "AccessRows", "Changes", "Tables", "check_file", "check_size", "has_access_copy",
@@ -45,10 +45,6 @@ _MODE = 0o600
 Changes = Mapping[str, Mapping[str, Any] | None]
 
 
-def _compact(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
 @dataclass(frozen=True, slots=True)
 class AccessRows:
     """All users and policies at one moment, by name. version: how many changes led to them."""
@@ -59,7 +55,7 @@ class AccessRows:
 
     def to_file(self) -> bytes:
         content = {"version": self.version, "users": self.users, "acls": self.acls}
-        return _compact({**content, "sum": zlib.crc32(_compact(content))})
+        return compact({**content, "sum": zlib.crc32(compact(content))})
 
     @classmethod
     def from_file(cls, data: bytes) -> AccessRows:
@@ -70,7 +66,7 @@ class AccessRows:
             rows = cls(int(content["version"]), dict(content["users"]), dict(content["acls"]))
         except (TypeError, KeyError, AttributeError, RecursionError) as bad:
             raise ValueError(f"not a copy of the users: {bad}") from None
-        if told != zlib.crc32(_compact(content)):
+        if told != zlib.crc32(compact(content)):
             raise ValueError("its sum does not fit")
         return rows
 
@@ -143,7 +139,7 @@ class Tables:
                     if value is None:
                         txn.delete(name.encode(), db=self._dbs[table])
                     else:
-                        txn.put(name.encode(), _compact(value), db=self._dbs[table])
+                        txn.put(name.encode(), compact(value), db=self._dbs[table])
             version = self._version(txn) + 1 if version is None else version
             txn.put(_VERSION, b"%d" % version, db=self._dbs[_INFO])
             return self._read(txn)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pystore.audit.core import CoreAudit
 from pystore.audit.parts import AuditContext, AuditPart, PartFindings, SpreadAudit, audit_part
+from pystore.cli.verify import PHASES
 from pystore.repair.parts import DerivedPart, Deriving, derive_part
 from pystore.repair.parts import Run as Making
 from spark_ext.jobs.frame import Job
@@ -27,12 +28,6 @@ TASKS_A_CORE = 3
 _ALONE_BYTES = 1 << 30
 #: Where nobody tells how many cores there are, as in Spark Connect.
 _CORES = 10
-_LABELS = {
-    "queues": "reading the queues",
-    "index": "reading the index",
-    "log": "checking the log",
-    "units": "checking units",
-}
 
 #: What a task does: of what all tasks begin with, and of its part. A function of a module.
 Work = Callable[[Any, Any], Any]
@@ -43,7 +38,7 @@ def spread(j: Job) -> Callable[..., CoreAudit]:
     session."""
 
     def run(shared: AuditContext, parts: Sequence[AuditPart]) -> Iterable[PartFindings]:
-        label = _LABELS[parts[-1].step]
+        label = PHASES[parts[-1].step]
         if parts[-1].step == "log" or sum(part.size for part in parts) > _ALONE_BYTES:
             return on_executors(j, audit_part, shared, parts, label)
         return _on_threads(j, partial(audit_part, shared), parts, label)
