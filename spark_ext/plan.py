@@ -7,7 +7,6 @@ store, only with the number of queues and of partitions.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import os
 import re
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from pyspark.sql.datasource import InputPartition
 
 from pystore.format.names import HALF_TOPIC, OP_TOPIC, is_internal_topic
-from spark_ext.errors import BadOption, DataLoss
+from spark_ext.errors import BadOption, DataLoss, nearest
 from spark_ext.lite import is_light, light_places
 from spark_ext.options import EARLIEST, LATEST, Bound, PushedFilters, ReadOptions
 from spark_ext.stores import damaged_index, known_damage, open_reader
@@ -181,11 +180,8 @@ def _check_known_damage(reader: pystore.Reader, options: ReadOptions) -> None:
 
 
 def _no_topic(name: str, there: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, there, n=1)
-    if near:
-        return f"the store has no topic '{name}'; did you mean '{near[0]}'?"
-    some = sorted(there)[:5]
-    return f"the store has no topic '{name}'; it has: {', '.join(some) or 'none'}"
+    some = ", ".join(sorted(there)[:5]) or "none"
+    return f"the store has no topic '{name}'{nearest(name, there) or f'; it has: {some}'}"
 
 
 def _left(pushed: PushedFilters, broker: str, spans: Sequence[Span]) -> list[Span]:
@@ -563,11 +559,7 @@ def key_ranges(
         low, high = limits[topic, queue]
         if not low <= at < high:
             continue
-        last = ranges[-1] if ranges else None
-        if last and (last.topic, last.queue, last.end) == (topic, queue, at):
-            ranges[-1] = last._replace(end=at + 1)
-        else:
-            ranges.append(Range(topic, queue, at, at + 1, size))
+        _add_place(ranges, Range(topic, queue, at, at + 1, size))
     return ranges
 
 
@@ -618,13 +610,18 @@ def _placed(span: Span, sizes: Mapping[int, int], low: int, high: int) -> list[R
     """Returns ranges of single messages, by offset; neighbours become one."""
     ranges: list[Range] = []
     for at, size in sorted(sizes.items()):
-        if not low <= at < high:
-            continue
-        if ranges and ranges[-1].end == at:
-            ranges[-1] = ranges[-1]._replace(end=at + 1)
-        else:
-            ranges.append(Range(span.topic, span.queue, at, at + 1, size))
+        if low <= at < high:
+            _add_place(ranges, Range(span.topic, span.queue, at, at + 1, size))
     return ranges
+
+
+def _add_place(ranges: list[Range], place: Range) -> None:
+    """Adds the range of one message; it becomes one with the last range where it follows that."""
+    last = ranges[-1] if ranges else None
+    if last and (last.topic, last.queue, last.end) == (place.topic, place.queue, place.start):
+        ranges[-1] = last._replace(end=place.end)
+    else:
+        ranges.append(place)
 
 
 def _offset_after(reader: pystore.Reader, span: Span, place: int) -> int:
@@ -745,15 +742,8 @@ def _log_range(reader: pystore.Reader, path: str, options: ReadOptions) -> tuple
 def _record_at_or_after(reader: pystore.Reader, guide: Span, target: int, file_end: int) -> int:
     """Returns the first record of a queue that starts at or after a byte, or the end of that byte's
     file."""
-    low, high = guide.low, guide.high
-    while low < high:
-        mid = (low + high) // 2
-        units = reader.units(guide.topic, guide.queue, mid, 1)
-        if not units or units[0][0] < target:
-            low = mid + 1
-        else:
-            high = mid
-    units = reader.units(guide.topic, guide.queue, low, 1) if low < guide.high else []
+    at = _offset_after(reader, guide, target)
+    units = reader.units(guide.topic, guide.queue, at, 1) if at < guide.high else []
     return min(units[0][0], file_end) if units and _begins(reader, units[0][0]) else file_end
 
 
