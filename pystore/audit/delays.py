@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from operator import itemgetter
 
-from pystore.audit.layout import File, Layout
+from pystore.audit.layout import File, Layout, record_of
 from pystore.files.quiet import open_quietly
 from pystore.format.names import SCHEDULE_TOPIC
-from pystore.format.records import record_at
 from pystore.format.units import NO_RECORD, units_of
 from pystore.settings import Settings
 
@@ -58,11 +57,5 @@ def _delays(layout: Layout, files: list[File]) -> Iterator[int]:
 
 def _store_time(layout: Layout, physical: int) -> int | None:
     """Returns the store time of the record there, in ms."""
-    for file in layout.segments:
-        if file.number <= physical < file.number + file.size:
-            with open_quietly(file.path) as opened:
-                found = record_at(opened.fileno(), physical - file.number)
-            if found is None or found[1].physical_offset != physical:
-                return None
-            return found[1].store_ms
-    return None
+    found = record_of(layout, physical)
+    return None if found is None or found[1].physical_offset != physical else found[1].store_ms

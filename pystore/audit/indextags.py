@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pystore.audit.layout import Layout
+from pystore.audit.layout import Layout, record_of
 from pystore.files.quiet import open_quietly
-from pystore.format.records import record_at
 from pystore.native import lib
 from pystore.settings import Settings
 
@@ -51,10 +50,5 @@ def _tells(layout: Layout, entry: bytes) -> int:
     """Returns 1 for an entry of its record's tags, 0 for another of a record with tags, else -1."""
     hash_ = int.from_bytes(entry[:4], "big", signed=True)
     physical = int.from_bytes(entry[4:12], "big", signed=True)
-    for file in layout.segments:
-        if file.number <= physical < file.number + file.size:
-            with open_quietly(file.path) as opened:
-                found = record_at(opened.fileno(), physical - file.number)
-            data = b"" if found is None else found[0]
-            return int(lib.ps_audit_tells_of_tags(data, len(data), hash_))
-    return -1
+    data, _ = record_of(layout, physical) or (b"", None)
+    return int(lib.ps_audit_tells_of_tags(data, len(data), hash_))

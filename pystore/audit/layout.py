@@ -31,9 +31,10 @@ from pystore.audit.kinds import (
 )
 from pystore.audit.sizes import SEGMENT_LEAST, Piece, piece_of, usual_size
 from pystore.errors import NotAStore, NotFound, StoreError
-from pystore.files import os_error
+from pystore.files import hold_the_same, os_error
 from pystore.files.elsewhere import kept_elsewhere, refuse_kept_elsewhere
 from pystore.files.quiet import open_quietly
+from pystore.format.records import RecordHead, record_at
 from pystore.native import ffi, lib, raise_error
 from pystore.settings import Settings
 
@@ -43,10 +44,12 @@ __all__ = [
     "File",
     "Layout",
     "base_of",
+    "file_of",
     "is_circle",
     "last_with_data",
     "look",
     "look_at_log",
+    "record_of",
 ]
 
 _BY_NAME = attrgetter("name")
@@ -140,6 +143,20 @@ class Layout:
         self.findings.append(kind(file=named, **details))
 
 
+def file_of(layout: Layout, physical: int) -> File | None:
+    """Returns the segment that holds a byte of the log; None: none does."""
+    return next((s for s in layout.segments if s.number <= physical < s.number + s.size), None)
+
+
+def record_of(layout: Layout, physical: int) -> tuple[bytes, RecordHead] | None:
+    """Returns the whole record at a place of the log; None: there is none. Raises: OSError."""
+    file = file_of(layout, physical)
+    if file is None:
+        return None
+    with open_quietly(file.path) as opened:
+        return record_at(opened.fileno(), physical - file.number)
+
+
 def _sorted(folder: Path | str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as found:
@@ -220,16 +237,6 @@ def _queue_file_size(queues: Collection[list[File]], otherwise: int) -> int:
     return usual_size(groups, otherwise, least=UNIT, step=UNIT)
 
 
-def _same(one: Path, other: Path) -> bool:
-    with open_quietly(one) as a, open_quietly(other) as b:
-        while True:
-            data = a.read(1 << 20)
-            if data != b.read(1 << 20):
-                return False
-            if not data:
-                return True
-
-
 def _once(layout: Layout, files: list[File]) -> list[File]:
     """Returns one file for each place of the log, by place: the first folder's where several have
     one."""
@@ -237,8 +244,10 @@ def _once(layout: Layout, files: list[File]) -> list[File]:
     for file in files:
         first = kept.setdefault(file.number, file)
         if first is not file:
+            with open_quietly(first.path) as one, open_quietly(file.path) as other:
+                equal = hold_the_same(one, other)
             layout.found(DoubleSegmentFinding, file.path, start=file.number,
-                         end=file.number + file.size, equal=_same(first.path, file.path),
+                         end=file.number + file.size, equal=equal,
                          first=layout.name(first.path))  # fmt: skip
     return sorted(kept.values(), key=lambda file: file.number)
 

@@ -21,6 +21,7 @@ __all__ = [
     "FILE_MAX_BYTES",
     "FILE_MODE",
     "folder_mode",
+    "hold_the_same",
     "make_folders",
     "named_errors",
     "new_file",
@@ -212,14 +213,15 @@ def _keep_old(path: Path) -> None:
     if old is None:
         return
     with old, open_file(_temporary(path)) or old as new:
-        if not _same(old, new):
+        if not hold_the_same(old, new):
             old.seek(0)
             rights = stat.S_IMODE(os.fstat(old.fileno()).st_mode)
             with whole_file(path.with_name(path.name + ".bak"), durable=False, mode=rights) as bak:
                 shutil.copyfileobj(old, bak, _PIECE)
 
 
-def _same(one: BinaryIO, other: BinaryIO) -> bool:
+def hold_the_same(one: BinaryIO, other: BinaryIO) -> bool:
+    """Says whether two open files go on with the same bytes. Raises: OSError."""
     while (piece := one.read(_PIECE)) == other.read(_PIECE):
         if not piece:
             return True

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pystore.audit.kinds import RecordDisagreesFinding
-from pystore.audit.layout import UNIT, File, Layout
-from pystore.format.records import RecordHead, record_at
+from pystore.audit.layout import UNIT, File, Layout, file_of, record_of
 from pystore.native import lib
 from pystore.repair.filler import Patch
 from pystore.repair.manifest import Action
 
-__all__ = ["file_of", "read_at", "record_of", "restored"]
+__all__ = ["read_at", "restored"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +40,14 @@ def read_at(path: Path, at: int, count: int) -> bytes:
         return os.pread(file.fileno(), count, at)
 
 
-def record_of(file: File, at: int) -> tuple[bytes, RecordHead] | None:
-    """Returns the whole record at a place of a segment, or None when there is none."""
-    with file.path.open("rb") as opened:
-        return record_at(opened.fileno(), at)
-
-
-def file_of(layout: Layout, physical: int) -> File | None:
-    return next((s for s in layout.segments if s.number <= physical < s.number + s.size), None)
-
-
 def _claim(layout: Layout, physical: int) -> _Claim | None:
-    file = file_of(layout, physical)
-    if file is None:
-        return None
-    at = physical - file.number
-    found = record_of(file, at)
-    if found is None or found[1].physical_offset != physical:
+    file, found = file_of(layout, physical), record_of(layout, physical)
+    if file is None or found is None or found[1].physical_offset != physical:
         return None
     data, head = found
     topic = data[head.topic_at : head.topic_at + head.topic_len]
-    return _Claim(file, physical, topic, head.queue, head.queue_offset, at + head.topic_at, data)
+    topic_at = physical - file.number + head.topic_at
+    return _Claim(file, physical, topic, head.queue, head.queue_offset, topic_at, data)
 
 
 def _unit(layout: Layout, topic: bytes, queue: int, offset: int) -> tuple[int, bytes] | None:

@@ -52,7 +52,7 @@ from pystore.audit.kinds import (
     UnitTagsFinding,
     ZeroUnitsFinding,
 )
-from pystore.audit.layout import GAP_MOST, File, Layout, last_with_data
+from pystore.audit.layout import GAP_MOST, File, Layout, file_of, last_with_data, record_of
 from pystore.errors import MissingSegment, StoreError, StrayFile
 from pystore.files.aside import Piece, kept_aside
 from pystore.files.elsewhere import refusal
@@ -61,7 +61,7 @@ from pystore.format.names import LIGHT_PREFIX
 from pystore.format.records import HEAD_LEN, record_size
 from pystore.meta.accessfiles import has_access_copy
 from pystore.meta.configfiles import SECTIONS
-from pystore.repair.disagreeing import file_of, read_at, record_of, restored
+from pystore.repair.disagreeing import read_at, restored
 from pystore.repair.filler import SMALLEST, Patch, blank, filler
 from pystore.repair.manifest import Action
 
@@ -85,9 +85,9 @@ _INDEX = (
 )  # fmt: skip
 
 
-def _time_at(file: File, at: int) -> int:
-    """Returns the store time of the record at `at` in ms, or 0 when there is none."""
-    found = record_of(file, at)
+def _time_at(layout: Layout, physical: int) -> int:
+    """Returns the store time of the record there in ms, or 0 when there is none."""
+    found = record_of(layout, physical)
     return 0 if found is None else max(found[1].store_ms, 0)
 
 
@@ -111,7 +111,7 @@ def _stretch(layout: Layout, f: Finding) -> Action | None:
         return _patch(layout, file, blank(at, whole), text)
     if size < SMALLEST:
         return None
-    time = _time_at(file, f.end - file.number)
+    time = _time_at(layout, f.end)
     patches = filler(at, size, f.start, time, lambda a, n: read_at(file.path, a, n))
     what = f"make {size} damaged bytes at {f.start} one record that no queue delivers"
     return _patch(layout, file, patches, what)
