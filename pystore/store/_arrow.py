@@ -295,10 +295,7 @@ class ArrowStream:
         s.check_crc, s.skip_damaged = check_crc, skip_damaged
         s.committed_only = committed_only
         broker = utf8(broker_name, "broker_name")
-        s.broker_name, s.broker_name_len = (
-            self._text(broker),
-            len(broker),
-        )
+        s.broker_name, s.broker_name_len = self._text(broker), len(broker)
         if decompress:
             s.inflate = _inflate
         if sql is not None:

@@ -89,19 +89,6 @@ def report_of(raw: Any) -> RecoveryReport:
         ReportItem(Action(i.action), i.from_at, i.to_at, i.records, text_of(i.what), text_of(i.why))
         for i in (raw.items[k] for k in range(raw.item_count))
     )
-    return RecoveryReport(
-        mode=RecoveryMode(raw.mode),
-        log_min=raw.log_min,
-        log_max=raw.log_max,
-        scanned_from=raw.scanned_from,
-        scanned_bytes=raw.scanned_bytes,
-        records=raw.records,
-        units_written=raw.units_written,
-        units_cut=raw.units_cut,
-        entries_written=raw.entries_written,
-        entries_cut=raw.entries_cut,
-        bytes_cut=raw.bytes_cut,
-        seconds=raw.seconds,
-        items=items,
-        items_dropped=raw.items_dropped,
-    )
+    names = [n for n in RecoveryReport.__slots__ if n not in ("mode", "items")]
+    facts = {n: getattr(raw, n) for n in names}
+    return RecoveryReport(mode=RecoveryMode(raw.mode), items=items, **facts)

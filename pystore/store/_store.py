@@ -140,11 +140,7 @@ class Store(Base):
         with self._topic_lock:
             known = self._topics.get(topic)
             if known is None:
-                raw = utf8(topic, "the topic")
-                error = ffi.new("ps_error *")
-                handle = lib.ps_topic_open(self.c_handle(), raw, len(raw), 1, error)
-                if handle == ffi.NULL:
-                    self._fail(error)
+                handle = self._made(topic)
                 config = self.metadata.topics.get(topic)
                 queues = 0 if config is None else config.write_queue_nums
                 known = TopicHandle(
@@ -152,6 +148,15 @@ class Store(Base):
                 )
                 self._topics[topic] = known
             return known
+
+    def _made(self, topic: str) -> Any:
+        """Returns the topic's handle in C; the store has the topic from then on. Raises:
+        TopicIllegal, DiskFull, StoreClosed."""
+        error, raw = ffi.new("ps_error *"), utf8(topic, "the topic")
+        handle = lib.ps_topic_open(self.c_handle(), raw, len(raw), 1, error)
+        if handle == ffi.NULL:
+            self._fail(error)
+        return handle
 
     def _count(self, handle: Any, queue: int) -> int:
         """Returns how many messages a queue ever had; 0 when there is no such queue."""
@@ -666,12 +671,10 @@ class Store(Base):
 
     def delete_queues(self, topic: str) -> None:
         """Deletes the queues alone, for a broker, which keeps topics and offsets by itself."""
-        error, raw = ffi.new("ps_error *"), utf8(topic, "the topic")
-        # Made when it never had a message: some that wait may be meant for it.
-        handle = lib.ps_topic_open(self.c_handle(), raw, len(raw), 1, error)
-        if handle == ffi.NULL:
-            with contextlib.suppress(TopicIllegal):  # no topic may have that name: none has
-                self._fail(error)
+        error = ffi.new("ps_error *")
+        try:  # made when it never had a message: some that wait may be meant for it
+            handle = self._made(topic)
+        except TopicIllegal:  # no topic may have that name: none has
             return
         if lib.ps_topic_delete(self.c_handle(), handle, error) < 0:
             self._fail(error)
@@ -697,11 +700,8 @@ class Store(Base):
         for topic, below in deleted.items():
             if known.get(topic, 0) >= below:
                 continue
-            raw = utf8(topic, "the topic")
-            handle = lib.ps_topic_open(self.c_handle(), raw, len(raw), 1, error)
-            code = -1 if handle == ffi.NULL else lib.ps_topic_follow_deletion(
-                self.c_handle(), handle, below, error
-            )  # fmt: skip
+            handle = self._made(topic)
+            code = lib.ps_topic_follow_deletion(self.c_handle(), handle, below, error)
             if code < 0:
                 self._fail(error)
             whole = whole and code > 0
@@ -722,12 +722,9 @@ class Store(Base):
         where the log has begun, DiskFull, StoreIOError, StoreClosed."""
         error = ffi.new("ps_error *")
         for topic, queues in ends.items():
-            raw = utf8(topic, "the topic")
-            handle = lib.ps_topic_open(self.c_handle(), raw, len(raw), 1, error)
+            handle = self._made(topic)
             for queue, offset in queues.items():
-                if handle == ffi.NULL or (
-                    lib.ps_follow_queue(self.c_handle(), handle, queue, offset, error) < 0
-                ):
+                if lib.ps_follow_queue(self.c_handle(), handle, queue, offset, error) < 0:
                     self._fail(error)
         self.flush()
 
