@@ -1159,23 +1159,19 @@ def fill(
     ffi: Any,
     settings: Settings,
     root: str | os.PathLike[str],
-    init: Callable[[Any], object] | None = None,
 ) -> tuple[Any, list[Any]]:
     """Returns a ``ps_conf *`` filled from the table, and the objects that must live as long as it
     is used.
 
-    ffi: that of pystore.native. root: folder of the store, which wins over storePathRootDir. init:
-    fills in the fields that no setting reaches; default ``lib.ps_conf_init``. File sizes are for a
-    new store: an existing one tells its own (adopt_sizes), whatever was asked for.
+    ffi: that of pystore.native. root: folder of the store, which wins over storePathRootDir. File
+    sizes are for a new store: an existing one tells its own (adopt_sizes), whatever was asked for.
 
     Raises: BadArgument when brokerIP1 cannot be resolved or storePathCommitLog names nothing.
     """
-    if init is None:
-        from pystore.native import lib
+    from pystore.native import lib
 
-        init = lib.ps_conf_init
     conf = ffi.new("ps_conf *")
-    init(conf)
+    lib.ps_conf_init(conf)
 
     root_text = ffi.new("char[]", os.fsencode(os.path.abspath(root)))  # noqa: PTH100
     conf.root = root_text

@@ -35,7 +35,6 @@ __all__ = [
 ]
 
 EARLIEST, LATEST = -2, -1  # Kafka's numbers for both ends in JSON offsets
-MIB = 1 << 20
 #: What the core's numbers hold.
 INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
 #: Of a store (PS_QUEUE_ID_MAX).

@@ -122,17 +122,17 @@ class Stamper:
         body = self._body(have["body"])
         topic = self._topics(have.get("topic"), n)
         level = _or(have.get("delayLevel"), 0, n, pa.int32())
-        self._refuse(_less(level, 0), "delayLevel is negative")
+        self._refuse(_negative(level), "delayLevel is negative")
         queue = _or(have.get("queueId"), -1, n, pa.int32())
         if "queueId" in have:
-            self._refuse(_less(have["queueId"], 0), "queueId is negative")
+            self._refuse(_negative(have["queueId"]), "queueId is negative")
             over = pc.fill_null(pc.greater(have["queueId"], QUEUE_ID_MAX), False)
             self._refuse(over, f"queueId is over {QUEUE_ID_MAX}")
         properties = self._properties(have, level, n)
         deliver = _ms(have.get("deliverTime"), n)
         both = pc.and_(pc.is_valid(deliver), pc.greater(level, 0))
         self._refuse(both, "deliverTime and delayLevel are both given")
-        self._refuse(_less(deliver, 0), "deliverTime is before 1970")
+        self._refuse(_negative(deliver), "deliverTime is before 1970")
         columns = {
             "topic": topic,
             "body": body,
@@ -263,10 +263,10 @@ def _offsets(column: Any) -> Any:
     return pc.subtract(offsets, offsets[0]) if len(offsets) and offsets[0].as_py() else offsets
 
 
-def _less(values: Any, than: int) -> Any:
+def _negative(values: Any) -> Any:
     import pyarrow.compute as pc
 
-    return pc.fill_null(pc.less(values, than), False)
+    return pc.fill_null(pc.less(values, 0), False)
 
 
 def _or(values: Any, default: int, n: int, kind: Any) -> Any:

@@ -57,7 +57,6 @@ __all__ = ["ColdReader"]
 
 _log = logging.getLogger("pystore")
 _FAR = (1 << 63) - 1
-_DEFAULT_BYTES = 128 << 20
 #: Units that a filtered read looks at before it gives up, as the core's reads do.
 _LEAST_UNITS = 800
 #: Bytes of whole segments that who reads all has, or that are on their way, and so many at once.

@@ -78,16 +78,15 @@ def head_of(rows: bytes, index: int) -> RecordHead:
     return RecordHead._make(_ROW.unpack_from(rows, index * ROW_SIZE))
 
 
-def read_records(data: Buffer, at: int = 0, *, checks: int = 0, room: int = _ROWS
-                 ) -> list[RecordHead]:  # fmt: skip
-    """Returns the whole records that stand at `at` and after it, one after the other, `room` at
+def read_records(data: Buffer, at: int = 0, *, checks: int = 0) -> list[RecordHead]:
+    """Returns the whole records that stand at `at` and after it, one after the other, _ROWS at
     most.
 
     checks: 0 or CHECK_BODY.
     """
-    rows, used = ffi.new(_ROWS_TYPE, room), ffi.new(_INT64)
+    rows, used = ffi.new(_ROWS_TYPE, _ROWS), ffi.new(_INT64)
     raw = ffi.from_buffer(data)
-    count = lib.ps_fields_read(raw, at, len(data), checks, rows, room, used)
+    count = lib.ps_fields_read(raw, at, len(data), checks, rows, _ROWS, used)
     known = ffi.buffer(rows, count * ROW_SIZE)[:]
     return [RecordHead._make(row) for row in _ROW.iter_unpack(known)]
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ASKING",
-    "DELAY_BOUNDS_S",
     "RecallHandle",
     "Timer",
     "TimerRound",
@@ -33,9 +32,6 @@ __all__ = [
 
 #: Properties that ask for a time, in the order in which they count.
 ASKING = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
-
-#: Upstream's of rocketmq_delay_message_latency, as the core counts them.
-DELAY_BOUNDS_S = (60, 600, 3600, 43200, 86400, 259200)
 
 _FOREVER = (1 << 63) - 1
 #: As Java's Long.parseLong reads it; 19 digits are the most that an i64 has.
@@ -107,8 +103,8 @@ class TimersProgress(NamedTuple):
 
 class TimerTally(NamedTuple):
     """Timers of one topic. waiting: now. read, delivered: since the start. delays: of those read,
-    how many asked for a time up to each of DELAY_BOUNDS_S ahead, and more. delay_ms: the sum of
-    what they asked for."""
+    how many asked for a time up to each bound of rocketmq_delay_message_latency ahead, and more.
+    delay_ms: the sum of what they asked for."""
 
     topic: str
     waiting: int
