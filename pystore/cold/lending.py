@@ -8,11 +8,11 @@ import logging
 import threading
 import zlib
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pystore.cold.blocks import BlockCache
 from pystore.cold.failures import TierDamaged, TierUnreachable
-from pystore.cold.segment import checks_of
+from pystore.cold.segment import checks_of, filled_excerpt
 from pystore.cold.tier import Extent, QueueSpan, TierView
 from pystore.cold.units import fetch_records, fetch_units, prepare_sums
 from pystore.errors import NotFound
@@ -81,20 +81,13 @@ class Lender:
         StoreClosed."""
         first, end = (0, 0) if span is None else (span.start, span.end)
         error = ffi.new("ps_error *")
-        store, handle = self._store.c_handle(), self._topic(topic)
+        store, handle = self._store.c_handle(), self._store._made(topic)
         with self._lock:
             if (first < end) != ((topic, queue) in self._there):
                 self._there ^= {(topic, queue)}
                 self._lives[topic, queue] += 1
             if lib.ps_tier_begins(store, handle, queue, first, end, error) < 0:
                 raise_error(error[0])
-
-    def _topic(self, topic: str) -> Any:
-        raw, error = topic.encode(), ffi.new("ps_error *")
-        handle = lib.ps_topic_open(self._store.c_handle(), raw, len(raw), 1, error)
-        if handle == ffi.NULL:
-            raise_error(error[0])
-        return handle
 
     def take(self) -> Want | None:
         """Returns what a read wants next, which does not block. Raises: StoreClosed."""
@@ -112,7 +105,7 @@ class Lender:
 
     def again(self, topic: str, queue: int) -> None:
         """Has whoever waits for something of a queue ask for it again. Raises: StoreError."""
-        lib.ps_tier_again(self._store.c_handle(), self._topic(topic), queue)
+        lib.ps_tier_again(self._store.c_handle(), self._store._made(topic), queue)
 
     # ---- lending ----
 
@@ -174,33 +167,25 @@ class Lender:
     ) -> int:  # fmt: skip
         """Returns how many records are damaged: then nothing was lent, but `anyway`. life: of the
         queue when the units were looked for. covered: as of ``checks_of``."""
-        topic = want.topic.encode()
-        keep = (
-            ffi.from_buffer("uint8_t[]", records),
-            ffi.from_buffer("uint8_t[]", units),
-            ffi.new("char[]", topic),
-        )
-        raw: Any = ffi.new("ps_excerpt *")
-        raw.records, raw.units, raw.topic = keep
-        raw.len, raw.base = len(records), want.low
-        raw.count, raw.first = len(units) // UNIT.size, want.offset
-        raw.topic_len, raw.queue_id = len(topic), want.queue
         covered = covered and not self._store.settings.checkCRCOnRead
-        raw.checks = checks_of(summed=self.tier.summed, covered=covered)
+        checks = checks_of(summed=self.tier.summed, covered=covered)
+        queue = want.topic, want.queue
+        raw, keep = filled_excerpt(records, want.low, units, want.offset, queue, checks)
         error = ffi.new("ps_error *")
-        store, place = self._store.c_handle(), place_for(want.topic, want.queue)
-        handle = self._topic(want.topic)
+        store, place = self._store.c_handle(), place_for(*queue)
+        handle = self._store._made(want.topic)
         with self._lock:
-            if life != self._lives[want.topic, want.queue]:
+            if life != self._lives[queue]:
                 return 0
             damaged: int = lib.ps_tier_lend(store, handle, raw, place, anyway, error)
+        del keep
         if damaged < 0:
             raise_error(error[0])
         return damaged
 
     def _lend_hole(self, want: Want, end: int, life: int) -> None:
         error = ffi.new("ps_error *")
-        store, topic = self._store.c_handle(), self._topic(want.topic)
+        store, topic = self._store.c_handle(), self._store._made(want.topic)
         with self._lock:
             if life != self._lives[want.topic, want.queue]:
                 return

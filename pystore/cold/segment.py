@@ -16,9 +16,9 @@ from pystore.format.units import UNIT
 from pystore.native import ffi, lib, raise_error
 from pystore.store._messages import Batch
 
-__all__ = ["BLOCK", "check_segment", "checks_of", "choose_units", "excerpt", "has_sums",
-           "key_bytes", "key_slice", "keys_of", "make_segment", "summed_bytes", "sums_of",
-           "units_of_row"]  # fmt: skip
+__all__ = ["BLOCK", "check_segment", "checks_of", "choose_units", "excerpt", "filled_excerpt",
+           "has_sums", "key_bytes", "key_slice", "keys_of", "make_segment", "summed_bytes",
+           "sums_of", "units_of_row"]  # fmt: skip
 
 _TAIL = struct.Struct(">qqiiIiIq")
 _KEY = struct.Struct(">II")
@@ -139,6 +139,26 @@ def units_of_row(data: Buffer, row: Row) -> memoryview:
     return memoryview(data)[row.records : row.records + row.count * UNIT.size]
 
 
+def filled_excerpt(
+    records: Buffer, base: int, units: Buffer, first: int, place: tuple[str, int], checks: int
+) -> tuple[Any, Any]:
+    """Returns a ``ps_excerpt`` of a queue, and what it points into, which is to live as long.
+    Arguments: as of ``excerpt``."""
+    raw = ffi.new("ps_excerpt *")
+    topic = place[0].encode()
+    keep = (
+        ffi.from_buffer("uint8_t[]", records),
+        ffi.from_buffer("uint8_t[]", units),
+        ffi.new("char[]", topic),
+    )
+    raw.records, raw.units, raw.topic = keep
+    raw.len, raw.base = len(records), base
+    raw.count, raw.first = len(units) // UNIT.size, first
+    raw.topic_len, raw.queue_id = len(topic), place[1]
+    raw.checks = checks
+    return raw, keep
+
+
 def excerpt(
     records: Buffer, base: int, units: Buffer, first: int, place: tuple[str, int], options: Any,
     *, checks: int = _SUMS, file: MappedFile | None = None,
@@ -149,20 +169,9 @@ def excerpt(
     place: topic and queue of all records. options: ``ps_read_options *``. checks: as of
     ``checks_of``. file: where `records` lie, its bytes called as units call them. Raises:
     OutOfMemory, FileSizeMismatch."""
-    raw = ffi.new("ps_excerpt *")
-    topic = place[0].encode()
-    keep = (
-        ffi.from_buffer("uint8_t[]", records),
-        ffi.from_buffer("uint8_t[]", units),
-        ffi.new("char[]", topic),
-    )
-    raw.records, raw.units, raw.topic = keep
+    raw, keep = filled_excerpt(records, base, units, first, place, checks)
     if file is not None:
         raw.file = file.handle
-    raw.len, raw.base = len(records), base
-    raw.count, raw.first = len(units) // UNIT.size, first
-    raw.topic_len, raw.queue_id = len(topic), place[1]
-    raw.checks = checks
     error = ffi.new("ps_error *")
     batch = lib.ps_excerpt_read(raw, first, raw.count, options, error)
     if batch == ffi.NULL:
