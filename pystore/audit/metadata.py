@@ -65,10 +65,13 @@ _PIECE = UNIT.size << 10  # bytes of a queue that are read at once
 #: Whatever is not such a note is made again at the next open.
 _NOTES = {"queueEnds": (lib.PS_NOTE_ENDS,),
           "timers/state": (lib.PS_NOTE_TIMERS_OLD, lib.PS_NOTE_TIMERS)}  # fmt: skip
-#: Files of a broker whose damage it meets itself, as long as they are files.
-_FILES = (
-    "config/consumerOrderInfo.journal", "config/popCheckPoints.json", "config/timercheck",
-    "config/transactionMetrics",
+#: What must be files, and what is wrong with a store where they are not. Those of the last row are
+#: a broker's, which meets their damage itself.
+_FILES: tuple[tuple[tuple[str, ...], type[Finding], Severity], ...] = (
+    (("lock", "abort"), NotAFileFinding, Severity.ERROR),
+    (("meta/lock.mdb", "meta/owner", "access/lock.mdb"), OwnNoteFinding, Severity.ERROR),
+    (("config/consumerOrderInfo.journal", "config/popCheckPoints.json", "config/timercheck",
+      "config/transactionMetrics"), OwnNoteFinding, Severity.WARNING),
 )  # fmt: skip
 
 
@@ -101,11 +104,7 @@ def _decoded(
     in_database = False
     kinds = (path, ConfigJsonFinding, known[0]), (bak, ConfigBakFinding, known[1])
     for file, kind, digests in kinds:
-        try:
-            data = read_quietly(file, _JSON_MAX)
-        except OSError as error:
-            _unread(layout, kind, file, error)
-            continue
+        data = _content(layout, kind, file)
         if data is None:
             continue
         if not data:
@@ -139,6 +138,17 @@ def _unread(layout: Layout, kind: type[Finding], path: Path, error: OSError) -> 
         layout.found(kind, path, severity=heavy, fault=FileFault.UNREADABLE, detail=text)
 
 
+def _content(
+    layout: Layout, kind: type[Finding], path: Path, most: int = _JSON_MAX
+) -> bytes | None:
+    """Returns what a file holds; None: there is none, or it cannot be read, which is a finding."""
+    try:
+        return read_quietly(path, most)
+    except OSError as error:
+        _unread(layout, kind, path, error)
+        return None
+
+
 def _read_database(
     layout: Layout, folder: Path, kind: type[Finding], read: Callable[[Path], dict[str, Any]]
 ) -> dict[str, Any]:
@@ -167,11 +177,9 @@ def _check_access(layout: Layout) -> None:
     """Compares the database of users and policies with its copy."""
     folder = layout.root / "access"
     path, copy = folder / accessfiles.COPY, None
+    data = _content(layout, ConfigBakFinding, path)
     try:
-        data = read_quietly(path, _JSON_MAX)
         copy = None if data is None else AccessRows.from_file(data)
-    except OSError as error:
-        _unread(layout, ConfigBakFinding, path, error)
     except ValueError as bad:
         layout.found(ConfigBakFinding, path, fault=FileFault.MALFORMED, detail=str(bad))
     database = _read_database(layout, folder, AccessDbFinding, read_access)
@@ -183,11 +191,7 @@ def _check_access(layout: Layout) -> None:
 
 def _read_tombstones(layout: Layout) -> list[tuple[str, int]]:
     path = layout.root / "deletedTopics"
-    try:
-        data = read_quietly(path, 64 << 20)
-    except OSError as error:
-        _unread(layout, TombstonesFinding, path, error)
-        return []
+    data = _content(layout, TombstonesFinding, path, 64 << 20)
     if data is None:
         return []
     found = tombstones_of(data)
@@ -232,37 +236,23 @@ def _check_own(layout: Layout) -> None:
         if os.path.lexists(path.parent) and not path.parent.is_dir():
             layout.found(OwnNoteFinding, path.parent, fault=FileFault.NOT_A_DIRECTORY)
             continue
-        try:
-            data = read_quietly(path, _JSON_MAX)
-        except OSError as error:
-            _unread(layout, OwnNoteFinding, path, error)
-            continue
-        if data is None:
-            continue
-        if not is_note(data, *magics):
+        data = _content(layout, OwnNoteFinding, path)
+        if data is not None and not is_note(data, *magics):
             layout.found(OwnNoteFinding, path, fault=FileFault.WRONG_SUM)
-    for name in ("lock", "abort"):
-        path = layout.root / name
-        if os.path.lexists(path) and not path.is_file():
-            layout.found(NotAFileFinding, path, fault=FileFault.NOT_A_FILE)
-    for name in ("meta/lock.mdb", "meta/owner", "access/lock.mdb"):
-        path = layout.root / name
-        if path.parent.is_dir() and os.path.lexists(path) and not path.is_file():
-            layout.found(OwnNoteFinding, path, severity=Severity.ERROR,
-                         fault=FileFault.NOT_A_FILE)  # fmt: skip
-    for name in _FILES:
-        path = layout.root / name
-        if os.path.lexists(path) and not path.is_file():
-            layout.found(OwnNoteFinding, path, fault=FileFault.NOT_A_FILE)
+    for names, kind, severity in _FILES:
+        for name in names:
+            path = layout.root / name
+            if os.path.lexists(path) and not path.is_file():
+                layout.found(kind, path, severity=severity, fault=FileFault.NOT_A_FILE)
 
 
 def _check_ledgers(layout: Layout) -> None:
     """Checks the files that let a batch of a Spark sink be put once (spark_ext/ledger.py)."""
     for path in sorted((layout.root / "spark" / "ledger").glob("*.json")):
+        data = _content(layout, SinkLedgerFinding, path)
         try:
-            check_json(read_quietly(path, _JSON_MAX) or b"")
-        except OSError as error:
-            _unread(layout, SinkLedgerFinding, path, error)
+            if data is not None:
+                check_json(data)
         except ValueError as bad:
             layout.found(SinkLedgerFinding, path, fault=FileFault.MALFORMED, detail=str(bad))
 
