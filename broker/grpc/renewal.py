@@ -116,9 +116,14 @@ class Renewals:
         """Returns the handle that stands for the one that the client was given; None: it is not
         renewed."""
         held = self._held.get((group, topic, given))
-        if held is not None and held.busy is not None:
+        return await self._settled(held) if held is not None else None
+
+    @staticmethod
+    async def _settled(held: RenewedMessage) -> Receipt:
+        """Returns its newest handle, once no renewal is under way."""
+        if held.busy is not None:
             await asyncio.wait([held.busy])
-        return held.receipt if held is not None else None
+        return held.receipt
 
     def release(self, group: str, topic: str, given: str) -> None:
         """Ends the renewal: the message is acknowledged, or its client takes care of it."""
@@ -148,6 +153,8 @@ class Renewals:
             await asyncio.gather(*(self._renew(held) for held in due[i : i + _AT_ONCE]))
 
     async def _renew(self, held: RenewedMessage) -> None:
+        if held.ended:  # while others had their turn
+            return
         held.busy = asyncio.get_running_loop().create_future()
         try:
             await self._renew_now(held)
@@ -181,6 +188,12 @@ class Renewals:
         elif not held.ended:
             self._plan(held, receipt.expires_ms - self._settings.renew_ahead_ms)
 
+    async def _let_go(self, held: RenewedMessage) -> None:
+        """Makes it visible soon. Before the end of a renewal that is under way its handle would be
+        the wrong one."""
+        await self._settled(held)
+        await self._extend(held, _GONE_MS)
+
     async def gone(self, client: str) -> None:
         """Lets go what a client held that is gone: it is visible again soon."""
         found = list(self._by_client.get(client, {}))
@@ -189,7 +202,7 @@ class Renewals:
         for i in range(0, len(found), _AT_ONCE):
             part = found[i : i + _AT_ONCE]
             done = await asyncio.gather(
-                *(self._extend(held, _GONE_MS) for held in part), return_exceptions=True
+                *(self._let_go(held) for held in part), return_exceptions=True
             )
             for each in done:
                 if isinstance(each, Exception) and not isinstance(each, Lost):

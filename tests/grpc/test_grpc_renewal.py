@@ -104,9 +104,8 @@ def test_a_delivery_that_is_over_is_forgotten():
     assert len(d.renewals) == 0 and d.changes == []
 
 
-async def test_an_acknowledgement_during_a_renewal_waits_for_the_new_handle():
-    d = Deliveries()
-    given = d.hold()
+async def renewing(d):
+    """A renewal that has begun, and what lets it go on."""
     begun, go_on = asyncio.Event(), asyncio.Event()
     extend = d.extend
 
@@ -119,12 +118,42 @@ async def test_an_acknowledgement_during_a_renewal_waits_for_the_new_handle():
     d.now += 55_000
     tick = asyncio.ensure_future(d.renewals.tick())
     await begun.wait()
+    return tick, go_on
+
+
+async def test_an_acknowledgement_during_a_renewal_waits_for_the_new_handle():
+    d = Deliveries()
+    given = d.hold()
+    tick, go_on = await renewing(d)
     newest = asyncio.ensure_future(d.renewals.newest("g", "T", given))
     await asyncio.sleep(0)
     assert not newest.done()
     go_on.set()
     assert (await newest).handle.pop_ms == d.now
     await tick
+
+
+async def test_a_client_that_goes_during_a_renewal_gives_back_the_new_handle():
+    """By the old one the message would stay invisible for the whole step."""
+    d = Deliveries()
+    d.hold()
+    tick, go_on = await renewing(d)
+    gone = asyncio.ensure_future(d.renewals.gone("c"))
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(tick, gone)
+    assert d.changes == [(d.now, MINUTE), (d.now, 1_000)] and len(d.renewals) == 0
+
+
+async def test_what_ended_before_its_turn_is_not_renewed():
+    """Of many that are due at once, only some are asked for at a time."""
+    d = Deliveries()
+    given = [d.hold(offset=each) for each in range(100)]
+    tick, go_on = await renewing(d)
+    d.renewals.release("g", "T", given[-1])
+    go_on.set()
+    await tick
+    assert len(d.changes) == 99
 
 
 def test_what_a_client_held_is_visible_a_second_after_it_is_gone():
