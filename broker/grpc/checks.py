@@ -90,10 +90,11 @@ def check_binding(
         raise Problem(Code.ILLEGAL_CONSUMER_GROUP, f"regular group cannot use LITE mode: {name}")
     if bound and not is_lite:
         raise Problem(Code.ILLEGAL_CONSUMER_GROUP, f"lite group must use LITE mode: {name}")
-    if is_lite and topics and topics[0] != bound:
+    others = [topic for topic in topics if topic != bound]
+    if is_lite and others:
         raise Problem(
             Code.ILLEGAL_TOPIC,
-            f"lite group {name} is expected to bind topic {bound}, but actual is {topics[0]}",
+            f"lite group {name} is expected to bind topic {bound}, but actual is {others[0]}",
         )
 
 

@@ -19,6 +19,7 @@ from test_grpc_official import run
 from waiting import until
 
 from broker import Broker, LiteQuotaExceeded, Message, NameServer
+from broker.grpc.checks import check_binding
 from broker.grpc.clients import GrpcClients
 from broker.grpc.lite import LiteMethods
 from broker.grpc.proxy import Proxy
@@ -27,6 +28,7 @@ from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Problem
 from broker.loop.thread import LoopThread
+from broker.services.groups import BIND_TOPIC
 from broker.services.lite.lite_topics import LiteTopics
 from broker.wire.codes import RequestCode
 from pystore.format.javahash import bucket_of
@@ -289,6 +291,12 @@ def test_who_may_not_consume_as_a_group(
             caller.telemetry().subscribe(group, topic)
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert refused.value.details() == text.format(group)
+
+
+def test_every_subscription_of_a_group_is_to_its_topic() -> None:
+    group = SubscriptionGroup("g", attributes={BIND_TOPIC: PARENT})
+    with pytest.raises(Problem, match="but actual is Normal"):
+        check_binding("g", group, [PARENT, "Normal"], is_lite=True)
 
 
 def test_a_plain_group_does_not_consume_lite_topics(place: Place) -> None:
