@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from broker.loop.lifetime import end_tasks
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger, WholeText
 from broker.metrics.table import BY_NAME, Metric, MetricKind
@@ -53,9 +54,7 @@ class PeriodicExport:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        await end_tasks(self._task)
 
     async def _run(self) -> None:
         while True:

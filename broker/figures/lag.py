@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from broker.figures.connections import add_connections, is_system_label
 from broker.figures.lite import add_lite_lags, add_lite_latencies
+from broker.loop.lifetime import end_tasks
 from broker.loop.turns import Pieces
 from broker.metrics.page import MetricSample, Page
 from broker.processors.offsets import store_time
@@ -46,9 +47,7 @@ class Lag:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        await end_tasks(self._task)
 
     async def _run(self) -> None:
         while True:

@@ -28,6 +28,7 @@ from broker.grpc.routes import RouteMethods
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, of_response, ok
+from broker.loop.lifetime import end_tasks
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.processors.durable import after_disk
@@ -87,10 +88,7 @@ class Receiving:
         return {"QueryAssignment": self.assignment, "ReceiveMessage": self.receive}
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await end_tasks(*self._tasks)
 
     # ---- QueryAssignment ----
 

@@ -25,6 +25,7 @@ from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem
 from broker.grpc.telemetry_commands import TelemetryCommands
 from broker.grpc.transactions import Ending
+from broker.loop.lifetime import end_tasks
 from broker.remoting.connection import Limits
 from broker.remoting.tls import TlsSettings
 from broker.wire.handlers import Handlers as BrokerHandlers
@@ -167,10 +168,7 @@ class GrpcService(Generic[_Made]):
         self._client_methods.leave()
         await self._server.stop(drain_s)
         await self._receiving.stop()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await end_tasks(*self._tasks)
         self.broker.close()
         for _ in range(3):  # the loop tells each connection of its end in its next turns
             await asyncio.sleep(0)

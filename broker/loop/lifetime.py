@@ -1,11 +1,21 @@
-"""Classes that ``async with`` starts and ends."""
+"""Classes that ``async with`` starts and ends; and how tasks end."""
 
 from __future__ import annotations
 
+import asyncio
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-__all__ = ["Closing", "Stopping"]
+__all__ = ["Closing", "Stopping", "end_tasks"]
+
+
+async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancels tasks, and waits until they have ended. What one of them failed with is logged."""
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    if running:
+        await asyncio.wait(running)
 
 
 class Closing:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol, cast
 
 from broker.loop.http_bounds import CONNECTIONS_MAX, HEAD_MAX, HEAD_S
+from broker.loop.lifetime import end_tasks
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.wire.command import Body
@@ -95,9 +96,7 @@ class MetricsEndpoint:
         server.close()
         for each in list(self.connections):
             each.abort()
-        if self._pages is not None:
-            self._pages.cancel()
-            await asyncio.wait({self._pages})
+        await end_tasks(self._pages)
         await asyncio.sleep(0)
 
     async def respond(self, method: str, path: str) -> tuple[int, str, Sequence[Body]]:

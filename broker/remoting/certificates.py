@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from broker.loop.lifetime import end_tasks
 from broker.loop.safe_log import SafeLogger
 from broker.remoting.tls import TlsSettings
 from pystore.errors import BadArgument
@@ -37,11 +38,7 @@ class Certificates:
             self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def stop(self) -> None:
-        for task in (self._watching, *self._readings):
-            if task is not None:
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+        await end_tasks(self._watching, *self._readings)
         self._watching = None
 
     def read_again(self) -> None:

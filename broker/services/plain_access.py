@@ -16,6 +16,7 @@ from broker.access import plain_file
 from broker.access.addresses import Pattern
 from broker.access.plain import Account, PlainRules
 from broker.access.plain_file import PlainFile, Version
+from broker.loop.lifetime import end_tasks
 from broker.loop.safe_log import SafeLogger
 from pystore.errors import BadArgument, StoreError
 from pystore.files import named_errors, write_whole
@@ -68,10 +69,7 @@ class PlainAccess:
 
     async def stop(self) -> None:
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await end_tasks(task)
 
     # ---- files ----
 

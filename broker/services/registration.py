@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from broker.access.recipients import without_scope
 from broker.access.signature import Credentials, sign
+from broker.loop.lifetime import end_tasks
 from broker.loop.reasons import reason_of
 from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import Pieces
@@ -218,9 +219,7 @@ class Registration:
     async def stop(self) -> None:
         """Takes the broker out of every route, unless it stays."""
         self._stopped = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        await end_tasks(self._task)
         if self.stays:
             return
         await asyncio.gather(*(self._leave(s) for s in self._servers if s.registered))

@@ -4,7 +4,6 @@ broker work is kept for some seconds, so that many visitors are one."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from broker.client.message import MessageQueue
 from broker.client.queries import messages_of_broker
 from broker.client.rates import Look
 from broker.client.routes import parse_route
+from broker.loop.lifetime import end_tasks
 from broker.web.cached import CachedAnswer, CachedAnswers, known_soon
 from broker.web.records import RecordView
 from broker.web.rows import KINDS_OF_TOPICS, GroupRow, TopicRow, kind_of
@@ -69,10 +69,7 @@ class ClusterFacts:
         self._watched = 0.0
 
     async def close(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watching
+        await end_tasks(self._watching)
         for kept in (
             self.places, self.topics, self.groups, self.brokers, self.lags, self.configs,
             self.groups_of, self.lags_of, self.counts_of, self.producers, self.members_of,

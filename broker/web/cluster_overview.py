@@ -17,6 +17,7 @@ from broker.client.errors import ClientError
 from broker.client.rates import Look
 from broker.doctor import examine_network
 from broker.doctor.findings import Diagnosis
+from broker.loop.lifetime import end_tasks
 from broker.services.names import is_system_group
 from broker.web.cached import CachedAnswer
 from broker.web.cluster_facts import ClusterFacts
@@ -95,10 +96,7 @@ class ClusterOverview:
         self._sampling = asyncio.ensure_future(self._sample())
 
     async def close(self) -> None:
-        if self._sampling is not None:
-            self._sampling.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._sampling
+        await end_tasks(self._sampling)
         for kept in (
             self.names, self.lag, self.dead, self.waiting, self.replicas, self.examined
         ):  # fmt: skip

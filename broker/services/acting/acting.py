@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from broker.loop.lifetime import end_tasks
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.services.acting.bridge import AskAt, Bridge
@@ -249,10 +250,7 @@ class Acting:
         self._ends.set()
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=_DRAIN_S)
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late)
+            await end_tasks(*late)
         self._tasks = []
         self.ledger.close()
         self.pops.end()

@@ -9,6 +9,7 @@ import asyncio
 import math
 import time
 
+from broker.loop.lifetime import end_tasks
 from broker.loop.safe_log import SafeLogger
 from broker.services.acting.bridge import AskAt
 from broker.services.acting.taking_back import TakingBack
@@ -65,12 +66,9 @@ class Mastership:
         self._lead()
 
     async def stop(self) -> None:
-        tasks = {task for task in (self._round, self._away) if task is not None}
+        tasks = self._round, self._away
         self._round = self._away = None
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end_tasks(*tasks)
         self._s.core.lead_until(math.inf)
 
     @property
