@@ -14,7 +14,7 @@ from broker.hot.ordered import UNKNOWN
 from broker.loop.turns import Pieces, alone
 from broker.processors.bodies import LITE_SUBSCRIPTIONS, read
 from broker.processors.durable import once_durable
-from broker.processors.refusals import always, check_hands_out, put_refusal
+from broker.processors.refusals import always, check_hands_out, illegal_queue, put_refusal
 from broker.services.context import Services
 from broker.services.lite.lite_topics import EXPIRATION, LiteTopics, is_lite
 from broker.services.lite.names import parts_of, queue_of, queues_below, subscription_problem
@@ -247,11 +247,7 @@ class LiteProcessor:
         queue, offset = command.number("queueId"), command.number("offset")
         config = self.s.topics.found(topic)
         if queue >= config.read_queue_nums or queue < 0:
-            raise Refused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"queueId[{queue}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
-                f"[{config.read_queue_nums}] consumer:[/{host_text(peer)}]",
-            )
+            raise illegal_queue(ResponseCode.MESSAGE_ILLEGAL, config, queue, f"/{host_text(peer)}")
         lite = self._lite
         check_hands_out(self.s)
         if bound and lite.bound_to(self.s.groups.get(group)) != topic:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from broker.processors.refusals import check_hands_out, put_refusal
+from broker.processors.refusals import check_hands_out, illegal_queue, put_refusal
 from broker.processors.subscriptions import check_syntax
 from broker.services.context import Services
 from broker.services.names import check_group
@@ -58,11 +58,7 @@ class PopRules:
         if not config.perm & READ:
             raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic}] {what} is forbidden")
         if not _INT32_MIN <= queue < config.read_queue_nums:
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER,
-                f"queueId[{queue}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
-                f"[{config.read_queue_nums}] consumer:[/{who}]",
-            )
+            raise illegal_queue(ResponseCode.INVALID_PARAMETER, config, queue, f"/{who}")
         check_group(group)
         found = s.groups.found(group)
         if not found.consume_enable or s.groups.is_forbidden(group, topic):
@@ -168,11 +164,7 @@ class PopRules:
     def _check_delivery(self, who: str, topic: str, handle: Handle, *, end_is_bad: bool) -> None:
         config, queue, offset = self.s.topics.found(topic), handle.queue, handle.offset
         if not 0 <= queue < config.read_queue_nums:
-            raise Refused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"queueId[{queue}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
-                f"[{config.read_queue_nums}] consumer:[/{who}]",
-            )
+            raise illegal_queue(ResponseCode.MESSAGE_ILLEGAL, config, queue, f"/{who}")
         low, high = self.s.store.span(topic, queue)
         if offset < low or offset > high or (end_is_bad and offset == high):
             raise Refused(

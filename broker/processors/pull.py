@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from broker.hot.core import PullOutcome
 from broker.processors.lite_pull import LightPulls, light_queue
+from broker.processors.refusals import illegal_queue
 from broker.processors.subscriptions import check_expression
 from broker.services.clients import BROADCASTING, Subscription
 from broker.services.context import Services
@@ -147,11 +148,7 @@ class PullProcessor:
             )
         queue = command.number("queueId")
         if not 0 <= queue < config.read_queue_nums:
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER,
-                f"queueId[{queue}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
-                f"[{config.read_queue_nums}] consumer:[{group}]",
-            )
+            raise illegal_queue(ResponseCode.INVALID_PARAMETER, config, queue, group)
 
     # ---- subscriptions ----
 

@@ -22,8 +22,11 @@ from pystore.errors import (
     TimerIllegal,
     TimersOff,
 )
+from pystore.meta.configfiles import TopicConfig
 
-__all__ = ["always", "check_hands_out", "check_leads", "ended", "put_refusal"]
+__all__ = [
+    "always", "check_hands_out", "check_leads", "ended", "illegal_queue", "put_refusal",
+]  # fmt: skip
 
 
 async def ended(end: asyncio.Task[None]) -> None:
@@ -80,6 +83,15 @@ def check_leads(s: Services) -> None:
             ResponseCode.SERVICE_NOT_AVAILABLE,
             "this master is cut off from name servers and slaves: a slave may act in its place",
         )
+
+
+def illegal_queue(code: int, config: TopicConfig, queue: int, consumer: str) -> Refused:
+    """Returns the refusal of a queue that a topic does not have, in upstream's words."""
+    return Refused(
+        code,
+        f"queueId[{queue}] is illegal, topic:[{config.name}] topicConfig.readQueueNums:"
+        f"[{config.read_queue_nums}] consumer:[{consumer}]",
+    )
 
 
 def put_refusal(error: StoreError, s: Services) -> Refused:
