@@ -11,7 +11,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
@@ -58,12 +58,8 @@ _Broker = Annotated[
 
 @contextmanager
 def _read(s: Session) -> Iterator[tuple[Reader, Timers]]:
-    with s.reader() as reader:
-        timers = Timers(reader)
-        try:
-            yield reader, timers
-        finally:
-            timers.close()
+    with s.reader() as reader, closing(Timers(reader)) as timers:
+        yield reader, timers
 
 
 def _now() -> int:

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -150,11 +151,8 @@ class StoreOverview:
     def _waiting(self) -> tuple[int, int]:
         """Returns delayed messages, and open transactions. Raises: StoreError."""
         reader = self._pages.open()
-        timers = Timers(reader)
-        try:
+        with closing(Timers(reader)) as timers:
             return timers.count(), len(find_pending(reader).rows)
-        finally:
-            timers.close()
 
     async def _examine(self) -> Examination:
         """Asks the doctor about the folder and its machine. Raises: OSError."""

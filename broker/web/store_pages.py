@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -170,12 +171,9 @@ class StorePages:
         StoreError."""
         reader = self.open()
         halves = sorted(find_pending(reader).rows.values(), key=lambda half: half.store_ms)
-        timers = Timers(reader)
-        try:
+        with closing(Timers(reader)) as timers:
             due = list(islice(timers.each(), ROWS))
             count = timers.count()
-        finally:
-            timers.close()
         return {
             "halves": [
                 (
