@@ -153,7 +153,7 @@ class CountedObjects:
         self.counts.gets += 1
         data = self._found(key)
         if data is None:
-            raise TierDamaged("an object is not there", key)
+            raise TierDamaged("an object is missing", key)
         self.counts.bytes_got += len(data[start:end])
         return data[start:end]
 

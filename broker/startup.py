@@ -253,7 +253,7 @@ def _leave_light_files(store: Store) -> None:
     try:
         count = write_light_files(store)
     except (OSError, StoreError) as failed:
-        log.warning("Java's files of light queues are not written: %s", failed)
+        log.warning("Java's files of light queues cannot be written: %s", failed)
     else:
         log.info("Java's files of %d light queues are written", count)
 

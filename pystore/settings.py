@@ -483,8 +483,8 @@ _USED: dict[str, dict[str, Any]] = {
         "broker", "ms", "a broker that the controller does not hear for so long is dead",
         low=1000, at_start=True, with_controller=True),
     "haMaxTimeSlaveNotCatchup": _row(
-        "broker", "ms", "under a controller: a slave that has not caught up for so long is not in"
-        " sync any more", low=100, with_controller=True),
+        "broker", "ms", "under a controller: a slave that has not caught up for so long is no"
+        " longer in sync", low=100, with_controller=True),
     "duplicationEnable": _row(
         "store", "", "must be false; consumeAfterReplication has readers wait for slaves",
         only=False, because="consumeAfterReplication has readers wait for slaves"),

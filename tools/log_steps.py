@@ -20,9 +20,9 @@ STEPS: dict[str, str] = {
     # ---- lite topics ----
     "%d messages came without a lite topic to topics of type LITE, %d in all to %.200s: groups of"
     " lite topics do not get them": "name a lite topic in each send",
-    "Lite topics do not expire just now: %s": _NOTHING,
-    "Subscriptions to lite topics are not kept just now: %s": _WRITE,
-    "Subscriptions to lite topics are not read: %s": "nothing; clients send them again",
+    "Cannot expire lite topics now: %s": _NOTHING,
+    "Cannot save subscriptions to lite topics now: %s": _WRITE,
+    "Subscriptions to lite topics cannot be read: %s": "nothing; clients send them again",
     "Subscriptions of %.80r are not taken over: %s": "nothing; the client sends them again",
     # ---- the cold tier ----
     "Cannot look at the cold tier %s: %s": _NETWORK,
@@ -42,16 +42,16 @@ STEPS: dict[str, str] = {
         " `pystore cold rm --topic`",
     "Filters may miss messages of the cold tier: %s: %s":
         "see what is damaged: `pystore cold verify`; reads without a filter have everything",
-    "Read in the cold tier: %s have another sum, twice: %s":
+    "Read in the cold tier: %s failed checks twice: %s":
         "see what is damaged: `pystore cold verify`; or set tieredWhenDamaged=WAIT",
-    "Passed over in the cold tier: %s came wrong twice: %s":
+    "Skipped in the cold tier: %s were damaged twice: %s":
         "see what is damaged: `pystore cold verify`; or set tieredWhenDamaged=WAIT",
     "The keys of %s have another CRC: all its messages are read":
         "nothing, queries are slower; what is damaged: `pystore cold verify`",
     "What is old in the cold tier cannot be told: %s": "see what is damaged: `pystore cold verify`",
-    "Nothing is written out any more: %s":
+    "Nothing more is written out: %s":
         "nothing, if another broker of that name leads; if none does: `pystore cold epoch`",
-    "The cold tier was set back, or a full disk took it: %s":
+    "The cold tier was set back, or a full disk cut the log: %s":
         "see whether the object store was restored from an older state",
     "Another broker writes to the cold tier: %s":
         "make sure that one master of that name writes there",
@@ -83,7 +83,7 @@ STEPS: dict[str, str] = {
     "Skipped a line of %s: %s": _FILE,
     "A slave may act in this master's place, which pauses until it has asked: %s":
         "mend its network to name servers and slaves",
-    "What slaves did in this master's place is not taken over; will retry: %s": _FILE,
+    "Cannot take over what slaves did in this master's place; will retry: %s": _FILE,
     "The master is gone: this slave does what is due in its place": "start the master again",
     "The slave at %s does not say what it did: %s": _NETWORK,
     "The slave at %s has sent %d messages that are not in the log here: they are passed over":
@@ -96,7 +96,7 @@ STEPS: dict[str, str] = {
     " everything. Change it with\n  pystore broker --secure\nor listen on this host only:\n"
     "  bindAddress=127.0.0.1": "one of the two ([operate.md](operate.md#security-checklist))",
     "Setting: %s (%s)": "correct or delete the line ([doctor.md](doctor.md#settings))",
-    "And %d settings more: %s": "see them all: `pystore broker -c FILE --check-conf`",
+    "%d more settings: %s": "see them all: `pystore broker -c FILE --check-conf`",
     "Kept the certificate of before: %s":
         "correct tls.server.certPath and tls.server.keyPath: they are read once they change",
     "Kept the settings of before, since the file cannot be used: %s":
@@ -144,14 +144,14 @@ STEPS: dict[str, str] = {
         "give producers that share a connection groups of their own",
     "No retries in broadcast mode: dropped %s": "handle failures in the handler itself",
     # ---- under a controller ----
-    "The controller that decides on masters: %s":
+    "The controller that elects masters: %s":
         "look whether the controller or etcd runs and is reached",
     "The in-sync set stays %s: %s":
         "nothing, if it passes; else `pystore ha group`",
     "A round of the controller failed": _DEFECT,
     "Following the master failed": _DEFECT,
-    "The end of this broker's log may be missing, since its host or its store is not what it was:"
-    " others of the in-sync set come first":
+    "The end of this broker's log may be missing, since its host or its store has changed:"
+    " other members of the in-sync set are preferred":
         "nothing: it catches up",
     "Of the in-sync set, %s did not come back in time: acknowledged messages may be missing if this"
     " broker becomes the master":
@@ -159,10 +159,10 @@ STEPS: dict[str, str] = {
     "No number for this broker yet: %s": "look whether controllerAddr is right and answers",
     "The controller is not reached: this master acknowledges nothing until it is (epoch %d)":
         "start the controller or etcd; `pystore ha group` shows who is master",
-    "The lease at etcd is not kept: %s": "look at etcd, and at the network between",
+    "The lease at etcd cannot be renewed: %s": "look at etcd, and at the network between",
     # ---- gRPC ----
     "%s failed": _DEFECT,
-    "A message of %s is not renewed any more: %s": "nothing; it is delivered again",
+    "A message of %s is no longer renewed: %s": "nothing; it is delivered again",
     "A message of %s that came %d times is not in the dead letters yet: %s": _NETWORK,
     "Nobody can acknowledge, so nobody gets: %s":
         "a broker of Apache stored a message of several lite topics, or a dead letter; nothing",
@@ -196,13 +196,13 @@ STEPS: dict[str, str] = {
     "A batch of %s@%s is popped again: %s": "nothing; its messages come again",
     "A crash now would repeat messages of ordered groups: %s: %s": _WRITE,
     "Batches of ordered groups are popped again: %s: %s": _FILE,
-    "Changes of ordered batches are not read: %s": _FILE,
-    "Ordered batches are not read: %s": _FILE,
-    "Request modes are not read: %s: %s": _FILE,
+    "Changes of ordered batches cannot be read: %s": _FILE,
+    "Ordered batches cannot be read: %s": _FILE,
+    "Request modes cannot be read: %s: %s": _FILE,
     "Skipped a record of %s: %s": _FILE,
     "Passed over %d records of %s: of messages of other brokers, whose slaves put them here":
         "next time, let Apache's broker bring its messages back first",
-    "The request mode of %s and %s is not read: %s": "set it again (`mqadmin setConsumeMode`)",
+    "The request mode of %s and %s is ignored: %s": "set it again (`mqadmin setConsumeMode`)",
     # ---- connections ----
     "A connection within the process failed": _DEFECT,
     "Reading from %s failed": _DEFECT,
@@ -217,8 +217,8 @@ STEPS: dict[str, str] = {
     "%s cannot deliver: %s": _NOTHING,
     "%s: passed over %d messages that cannot be read, or whose topic was deleted":
         "nothing if a topic was deleted; otherwise `pystore verify`, then [damage.md](damage.md)",
-    "Java's timer files are not written: %s": _WRITE + "; a move to Java needs them",
-    "Java's files of light queues are not written: %s":
+    "Java's timer files cannot be written: %s": _WRITE + "; a move to Java needs them",
+    "Java's files of light queues cannot be written: %s":
         _WRITE + "; `pystore rebuild --light-files` makes them",
     "Closed %s: heartbeats of all clients take more than %d MB, its own %d MB": _CLIENT,
     "Cannot do the job: %s": _DEFECT,
@@ -234,7 +234,7 @@ STEPS: dict[str, str] = {
     "The master's last records are not compared: %s": _NETWORK,
     "The slave at %s asks for %d of the log, which retention has deleted: it needs a copy of this"
     " store": "make one (`pystore clone`), and start the slave on it",
-    "The slave at %s has another log than this broker up to %d, and is sent nothing until its log"
+    "The slave at %s has a different log from this broker up to %d, and gets no data until its log"
     " has been compared as a whole: keep its store aside and begin with an empty one, or set"
     " haTruncateDiverged": "one of the two",
     "The slave at %s is closed: %s": "look at that slave's log: it says why it left, and retries",
@@ -243,9 +243,9 @@ STEPS: dict[str, str] = {
         "name its host there, or find out who it is ([replication.md](replication.md))",
     "The slave at %s reports %d of the log, less than before: it is closed":
         "look whether its store was replaced; it comes back by itself",
-    "The slave at %s reports a log up to %d, which this broker does not have: its log is another"
-    " one, and it is sent nothing": "begin with an empty store",
-    "The slave at %s is sent nothing, since its log up to %d is not compared: %s":
+    "The slave at %s reports a log up to %d, which this broker does not have: its log is a"
+    " different one, and it gets no data": "begin with an empty store",
+    "The slave at %s gets no data until its log up to %d has been compared: %s":
         "let the master ask it: [how](replication.md#logs-with-different-pasts)",
     "Fewer than %d brokers are in sync (minInSyncReplicas): sends are refused, but those with"
     " WAIT=false": "start the slaves; `pystore ha status` shows who is missing",

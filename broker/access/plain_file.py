@@ -155,7 +155,7 @@ class _PlainFileReader:
                 drafts += self.unindented(drafts[-1], key, value)
                 continue
             if name in seen:
-                raise self.fail(key, f"{name} stands twice")
+                raise self.fail(key, f"{name} appears twice")
             seen.add(name)
             if name == _WHITE:
                 white = tuple(self.pattern(each) for each in self.items(value))
@@ -169,7 +169,7 @@ class _PlainFileReader:
         known: dict[str, Account] = {}
         for draft, account in zip(drafts, accounts, strict=True):
             if known.setdefault(account.key, account) is not account:
-                raise self.fail(draft.node, f"the account {account.key} stands twice in this file")
+                raise self.fail(draft.node, f"the account {account.key} appears twice in this file")
         return PlainFile(self.path, tuple(accounts), white, version, tuple(self.warnings))
 
     # ---- the published example ----
@@ -208,7 +208,7 @@ class _PlainFileReader:
             if name not in _FIELDS:
                 raise self.fail(word, f"{self.named(draft)}: {name} is not a field of an account")
             if name in fields:
-                raise self.fail(word, f"{self.named(draft)}: {name} stands twice")
+                raise self.fail(word, f"{self.named(draft)}: {name} appears twice")
             fields[name] = value
         text = {name: self.scalar(node) for name, node in fields.items()
                 if name not in ("topicPerms", "groupPerms")}  # fmt: skip
@@ -279,7 +279,7 @@ class _PlainFileReader:
                 raise self.fail(item, f"account {key}: {name}: '{text}' is not name=PERM")
             resource, right = parts[0].strip(), parse_right(parts[1])
             if resource in made:
-                raise self.fail(item, f"account {key}: {name}: {resource} stands twice")
+                raise self.fail(item, f"account {key}: {name}: {resource} appears twice")
             if right is None:
                 self.warnings.append(
                     f"{self.place(item)}: account {key}: {name}: {parts[1].strip()} is not a right,"

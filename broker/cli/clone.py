@@ -29,7 +29,7 @@ def run(
     ],
     ha: Annotated[
         str | None,
-        typer.Option("--ha", metavar="HOST:PORT", help="Its port for slaves. Default: as it says."),
+        typer.Option("--ha", metavar="HOST:PORT", help="Its port for slaves. Default: ask it."),
     ] = None,
     existing: Annotated[
         bool,

@@ -66,7 +66,7 @@ def run(
 
     if target is not None and (os.sep in target or Path(target).is_dir() or ":" not in target):
         if any(each is not None for each in (namesrv, credentials, trust, proxy_conf)):
-            raise usage("a folder is asked for nothing", "leave --namesrv and the like out")
+            raise usage("a folder has no server to ask", "leave --namesrv and the like out")
         kind, found = "folder", examine_folder(Path(target), s.conf, s.sets)
     else:
         if s.conf is not None or s.sets:

@@ -45,7 +45,7 @@ def look_at(admin: Admin, seen: dict[str, str]) -> Look:
         return look
     there = {place.name: place.address for place in places}
     look.problems += [
-        f"{name} at {seen[name]}: the name server does not know it any more"
+        f"{name} at {seen[name]}: the name server no longer knows it"
         for name in sorted(seen.keys() - there)
     ]
     if not there and not seen:

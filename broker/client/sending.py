@@ -267,7 +267,7 @@ def _priority_of(message: Message) -> str:
         raise InvalidMessage(f"priority {priority} is not from 0 to {_PRIORITY_MAX}")
     if message.waits:
         raise InvalidMessage(
-            "a message that waits for a time has no priority: brokers would take it away"
+            "a message that waits for a time has no priority: brokers would drop it"
         )
     return pair(PRIORITY, priority)
 
@@ -420,9 +420,7 @@ def prepare(
         key = new_unique_key()
     properties = properties_of(message, key)
     if message.priority is not None and sys_flag & HALF:
-        raise InvalidMessage(
-            "a message in a transaction has no priority: brokers would take it away"
-        )
+        raise InvalidMessage("a message in a transaction has no priority: brokers would drop it")
     if message.lite_topic is not None and sys_flag & HALF:
         raise InvalidMessage(
             "a message in a transaction has no lite topic: it would not be of the type LITE"

@@ -110,7 +110,7 @@ async def _routes(where: str, calls: ProxyCalls, known: _Known) -> AsyncIterator
             told = f"it knows no topic {topic}, which name server {server} has"
             yield diagnosed("proxy-elsewhere", where, told, namesrv=server)
     elif code != Code.OK:
-        told = f"asked for a route it says {name_of(code)}: {text}"
+        told = f"it answered {name_of(code)} when asked for a route: {text}"
         yield diagnosed("proxy-without-broker", where, told)
     told_addresses = {
         address_text((each.host, each.port))

@@ -175,7 +175,7 @@ class Renewals:
             held.failed += 1
             if held.failed >= self._settings.renew_tries or last:
                 quiet.warning(
-                    "not renewed", "A message of %s is not renewed any more: %s", held.topic, failed
+                    "not renewed", "A message of %s is no longer renewed: %s", held.topic, failed
                 )
                 self._drop(held)
             elif not held.ended:

@@ -25,7 +25,7 @@ def warn_of(problems: Iterable[SettingProblem]) -> None:
         log.warning("Setting: %s (%s)", text, each.where or "default")
     if len(told) > _LINES_MAX:
         rest = ", ".join(each.name for each in told[_LINES_MAX:])
-        log.warning("And %d settings more: %s", len(told) - _LINES_MAX, rest)
+        log.warning("%d more settings: %s", len(told) - _LINES_MAX, rest)
 
 
 #: What reading a file again returns: what was passed over, the names that hold now, and those that

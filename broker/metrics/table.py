@@ -277,7 +277,7 @@ _OURS = (
      "log that a full disk has taken although it was not out (tieredWhenFull)",
      "services/cold/cold"),
     ("tier_passed_over_messages_total", C, "", (),
-     "messages that came wrong twice, and that consumers went on after (tieredWhenDamaged)",
+     "messages damaged in two reads, after which consumers continued (tieredWhenDamaged)",
      "services/cold/reads"),
     ("tier_cache_hits_total", C, "", ("place",),
      "blocks of the tier's objects that were found: in memory, on the disk",

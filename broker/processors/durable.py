@@ -20,7 +20,7 @@ __all__ = [
 ]  # fmt: skip
 
 #: What a client is told whose records are not safe. The core says the same (csrc/sends/sent.c).
-DISK_IS_LATE = "the disk did not take the record in time"
+DISK_IS_LATE = "the record was not synced in time"
 SLAVES_ARE_LATE = "too few slaves have the record in time"
 #: The same for the core alone, after any other outcome: the broker's log says more.
 LOG_FAILED = "the record was put, and is not safe: the log takes no more"

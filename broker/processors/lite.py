@@ -327,7 +327,7 @@ class LiteProcessor:
         try:
             mark, text, following = await lite.kept_piece(command.text("mark", ""), begin)
         except OSError as failed:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"the file is not read: {failed}") from failed
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"cannot read the file: {failed}") from failed
         return command.reply(ext={"mark": mark, "next": following}, body=text)
 
     def broker_info(self, peer: Peer, command: Command) -> Result:

@@ -150,7 +150,7 @@ class PopRules:
         if made.outcome is Outcome.STALE and not handle.is_order:
             raise Refused(
                 ResponseCode.NO_MESSAGE,
-                f"the receipt handle is not valid any more: message {handle.offset} of"
+                f"the receipt handle is no longer valid: message {handle.offset} of"
                 f" {topic}@{handle.queue} was acknowledged, or has come back",
             )
         return made

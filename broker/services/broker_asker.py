@@ -120,7 +120,7 @@ class BrokerAsker:
             return
         said = ""
         if answer.code != ResponseCode.SUCCESS:
-            said = f" (it says {answer.code} {(answer.remark or '')[:600]})"
+            said = f" (it answered {answer.code} {(answer.remark or '')[:600]})"
         raise NotBelieved(
             f"{address} does not prove that it knows the secret of"
             f" {self._credentials.access_key}{said}: if it is a broker of Apache's, or has no"

@@ -184,7 +184,7 @@ class Registration:
                 row = (_CLUSTER.loads(answer.body, _LAX_MAX)["brokerAddrTable"] or {}).get(name)
                 return _addresses(row)
         if answer.code != ResponseCode.SUCCESS:
-            raise OSError(f"a name server says {answer.code} {answer.remark}")
+            raise OSError(f"a name server answered {answer.code} {answer.remark}")
         return _addresses(_MEMBERS.loads(answer.body, _LAX_MAX)["brokerMemberGroup"])
 
     @property

@@ -278,7 +278,7 @@ class Schedule:
             if not hand_over(self.store, timers.timers, timers.metrics.offset, self.now_ms()):
                 _log.info("Java's timer files are not written: more than %d wait", HANDED_OVER)
         except OSError as failed:
-            _log.warning("Java's timer files are not written: %s", failed)
+            _log.warning("Java's timer files cannot be written: %s", failed)
 
     def _clock(self) -> int:
         return time.time_ns() // 1_000_000 + self._shift_ms

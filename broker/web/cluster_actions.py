@@ -188,7 +188,7 @@ class ClusterActions(PageServer):
         says nothing of a value that it does not take."""
         address, name, value, do = await self._fields(request, "address", "name", "value", "do")
         if len(value) > _VALUE_MAX:
-            raise Misuse(f"the value is longer than {_VALUE_MAX} letters")
+            raise Misuse(f"the value is longer than {_VALUE_MAX} characters")
         page = await self._setting_page(address, name, value, asks=True)  # it may be changed
         if do != "change":
             return page

@@ -119,7 +119,7 @@ class ClusterPeople(ClusterTopics):
         given = dict(zip(names, await self._fields(request, *names), strict=True))
         what, user = given["what"], given["user"]
         if what not in _DOES or not user or max(map(len, given.values())) > _FIELD_MAX:
-            raise Misuse("name a user, and what is to become of it")
+            raise Misuse("name a user and an action")
         if what == "create" and not given["password"]:
             raise Misuse("a user needs a password")
         right = AccessRight(

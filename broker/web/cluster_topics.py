@@ -144,7 +144,7 @@ class ClusterTopics(ClusterActions):
         name, tags, keys, do = await self._fields(request, "topic", "tags", "keys", "do")
         body = str((await request.post()).get("body", ""))
         if len(body) > _BODY_MAX or max(len(tags), len(keys)) > _FIELD_MAX:
-            raise Misuse(f"a body is up to {_BODY_MAX:,} letters, other fields {_FIELD_MAX:,}")
+            raise Misuse(f"a body may have {_BODY_MAX:,} characters, other fields {_FIELD_MAX:,}")
         await self.facts.admin.topic(name)
         if self.facts.of_broker:
             raise Misuse("producers ask a name server: start `pystore web` with its address")

@@ -47,7 +47,7 @@ class MessageFilter:
         ExpressionIllegal."""
         tag, sql, text = (query.get(name, "").strip() for name in ("tag", "sql", "text"))
         if max(map(len, (tag, sql, text))) > _TEXT_MAX:
-            raise BadArgument(f"a filter is longer than {_TEXT_MAX} letters")
+            raise BadArgument(f"a filter is longer than {_TEXT_MAX} characters")
         made = compiled(sql) if sql else None
         if made is not None:
             check_work(made)

@@ -628,7 +628,7 @@ static int file_make(ps_index *ix, int32_t entries, ix_file *out, ps_error *e) {
     for (int32_t i = 0; i < NAME_TRIES; i++) {
         if (ix->ix_newest >= NAME_HIGHEST)
             return ps_fail(e, PS_E_STRAY_FILE, 0, -1, ix->ix_folder,
-                           "no name sorts after the newest");
+                           "the newest index file has the highest name that there is");
         number = number_new(ix);
         snprintf(name, sizeof name, "%017" PRId64, number);
         if ((code = path_of(ix, name, path, e)) < 0) return code;

@@ -588,7 +588,7 @@ ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_n
     int code = open_descriptors(net, listen_fd) ? begin_turns(net) : errno;
     if (code == 0 && first != NULL) join_port(net);
     if (code == 0) return net;
-    ps_fail(e, ps_errno_code(code), code, -1, NULL, "no network thread");
+    ps_fail(e, ps_errno_code(code), code, -1, NULL, "cannot start a network thread");
     ps_net_free(net);
     return NULL;
 }

@@ -10,7 +10,7 @@
 #include "waits/parked.h"
 
 /* What a pop or an acknowledgement is told that is not on the disk: the same as by the broker. */
-#define NOT_IN_TIME "the disk did not take the record in time"
+#define NOT_IN_TIME "the record was not synced in time"
 #define NO_SLAVE_IN_TIME "too few slaves have the record in time"
 
 /* ---- answers that wait for the safe position (log/safe.h) ---- */

@@ -358,7 +358,7 @@ static int refuse_timer(ps_store *s, const ps_draft *d, int64_t i, ps_error *e) 
     int asks = ps_timer_asked(s, d->properties, d->properties_len, &out_ms, e);
     if (asks > 0)
         return ps_fail(e, PS_E_TIMER_ILLEGAL, 0, i, NULL,
-                       "message %lld asks for a time to come: put it alone", (long long)i);
+                       "message %lld asks for a later time: put it alone", (long long)i);
     return asks;
 }
 

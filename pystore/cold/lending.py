@@ -154,12 +154,12 @@ class Lender:
         some = f"{damaged} of the records" if damaged else "records"
         what = f"{some} of {want.topic}/{want.queue} from {want.offset} on"
         if not self.passes_over:
-            raise TierDamaged(f"{what} came wrong twice", extent.key)
+            raise TierDamaged(f"{what} were damaged twice", extent.key)
         self.damaged += damaged
         if damaged:
-            _log.warning("Passed over in the cold tier: %s came wrong twice: %s", what, extent.key)
+            _log.warning("Skipped in the cold tier: %s were damaged twice: %s", what, extent.key)
         else:
-            _log.warning("Read in the cold tier: %s have another sum, twice: %s", what, extent.key)
+            _log.warning("Read in the cold tier: %s failed checks twice: %s", what, extent.key)
 
     def _lend(
         self, want: Want, units: Buffer, records: Buffer, life: int, *, covered: bool | None,

@@ -342,7 +342,7 @@ def _parsed(raw: Any, topic: str, queue: int, version: int) -> Manifest:
 def _check_numbers(values: Any) -> None:
     for value in values:
         if type(value) is not int or not 0 <= value <= NUMBER_MAX:
-            raise ValueError(f"{_short(value)} is not a number that can be there")
+            raise ValueError(f"{_short(value)} is not a valid number")
 
 
 def _short(value: Any) -> str:

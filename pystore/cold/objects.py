@@ -146,7 +146,7 @@ class FolderObjects:
         except OSError as failed:
             raise _unreachable(failed, self.address) from failed
         if self._seen and not there:
-            raise TierUnreachable("the folder of the tier was there, and is gone", self.address)
+            raise TierUnreachable("the folder of the tier no longer exists", self.address)
         self._seen = self._seen or there
 
     def _path(self, key: str) -> Path:
@@ -168,7 +168,7 @@ class FolderObjects:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             self._check_there()
-            raise TierDamaged("an object is not there", str(path)) from None
+            raise TierDamaged("an object is missing", str(path)) from None
         except OSError as failed:
             raise _unreachable(failed, str(path)) from failed
         try:
@@ -392,7 +392,7 @@ class RemoteObjects:
             else:
                 data = self._stream(key, start, end)
         except FileNotFoundError:
-            raise TierDamaged("an object is not there", where) from None
+            raise TierDamaged("an object is missing", where) from None
         except self._obstore.exceptions.BaseError as failed:
             raise _unreachable(failed, where) from failed
         view = memoryview(data).toreadonly()

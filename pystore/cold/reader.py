@@ -301,7 +301,7 @@ class ColdReader(Reader):
         self._cursors.put((topic, queue), _QueueCursor(at, extent, reads, near), 1)
         batch.min_offset, batch.max_offset = span.start, span.end
         if batch.damaged and not self.passes_over:
-            raise TierDamaged(f"{batch.damaged} records of {topic}/{queue} came wrong twice, the"
+            raise TierDamaged(f"{batch.damaged} records of {topic}/{queue} were damaged twice, the"
                               f" first at offset {batch.first_damaged}", extent.key)  # fmt: skip
         if batch.damaged:
             self._damaged_reads += batch.damaged
@@ -361,8 +361,8 @@ class ColdReader(Reader):
         if right is False and not batch.damaged:
             what = f"records of {place[0]}/{place[1]} from {first} on"
             if not self.passes_over:
-                raise TierDamaged(f"{what} have another sum, twice", extent.key)
-            _log.warning("Read in the cold tier: %s have another sum, twice: %s", what, extent.key)
+                raise TierDamaged(f"{what} failed checks twice", extent.key)
+            _log.warning("Read in the cold tier: %s failed checks twice: %s", what, extent.key)
         if batch.next_offset == last + 1:
             batch.next_offset = offset + choice.looked  # the units after it are of other tags
         return batch

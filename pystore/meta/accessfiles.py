@@ -67,7 +67,7 @@ class AccessRows:
         except (TypeError, KeyError, AttributeError, RecursionError) as bad:
             raise ValueError(f"not a copy of the users: {bad}") from None
         if told != zlib.crc32(compact(content)):
-            raise ValueError("its sum does not fit")
+            raise ValueError("its checksum does not match")
         return rows
 
     def contradicts(self, database: AccessRows) -> bool:

@@ -271,7 +271,7 @@ def _check_offsets(news: list[QueueNews], parts: list[_Partition]) -> None:
                  sum(s.of("queueOffset") for s in sums))  # fmt: skip
         if any((a - b) % (1 << 64) for a, b in zip(said, found, strict=True)):
             raise errors.StoreIOError(
-                f"of {topic} {found[0]} messages were written, and {said[0]} were to be, or others"
+                f"{found[0]} messages of {topic} were written, not those {said[0]} that were read"
             )
 
 

@@ -98,4 +98,4 @@ async def test_what_cannot_be_written_is_not_left_by_half(store_path, monkeypatc
         await lt.send("a", "0")
         await lt.send("b", "0")
     assert light_files(store_path) == {}
-    assert ("Java's files of light queues are not written" in caplog.text) == made
+    assert ("Java's files of light queues cannot be written" in caplog.text) == made

@@ -65,10 +65,10 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "count": (set_row(0, "count", HUGE), "do not add up"),
     "keys": (set_row(0, "keys", 1 << 40), "do not add up"),
     "size": (set_row(1, "size", 1 << 50), "do not add up"),
-    "negative": (set_row(0, "base", -1), "-1 is not a number"),
-    "fraction": (set_row(0, "first", 1.5), "1.5 is not a number"),
-    "truth": (set_row(0, "first", True), "True is not a number"),
-    "text": (set_row(0, "first", "../../etc"), "is not a number"),
+    "negative": (set_row(0, "base", -1), "-1 is not a valid number"),
+    "fraction": (set_row(0, "first", 1.5), "1.5 is not a valid number"),
+    "truth": (set_row(0, "first", True), "True is not a valid number"),
+    "text": (set_row(0, "first", "../../etc"), "is not a valid number"),
     "overlap": (set_row(1, "first", 0), "lies within another"),
     "short row": (lambda m: m["rows"].append([1]), "a manifest is wrong"),
     "rows": (lambda m: m.update(rows=7), "a manifest is wrong"),
@@ -194,7 +194,7 @@ def test_an_object_that_is_cut_is_named_and_not_read_as_less(tier: Tier):
 
 def test_an_object_that_is_gone_is_named(tier: Tier):
     Path(tier.objects.address, tier.key_of("orders", 0, 0)).unlink()
-    with ColdReader(tier.objects.address) as reader, pytest.raises(TierDamaged, match="not there"):
+    with ColdReader(tier.objects.address) as reader, pytest.raises(TierDamaged, match="missing"):
         reader.read("orders", 0, 0)
     audit = verify(tier)
     assert len(audit.wrong) == 1

@@ -253,7 +253,7 @@ def test_a_wrong_byte_that_no_sum_of_a_message_covers_is_named(
     with ColdReader(two) as reader:
         assert read_on(reader, 0) == bodies
     assert f"{segment.parent.name}/{segment.name}" in caplog.text
-    assert "have another sum, twice" in caplog.text
+    assert "failed checks twice" in caplog.text
 
 
 def test_many_threads_that_read_on_get_the_same(

@@ -237,7 +237,7 @@ def test_a_java_member_that_lost_its_epochs_is_no_copy_of_what_it_does_not_have(
         sender.wait(3000)
         other.broker_server.start()
         launch.wait(
-            "that it is compared", lambda: "has another log than this" in one.broker_server.said()
+            "that it is compared", lambda: "different log from this" in one.broker_server.said()
         )
         sender.wait(200)
         assert under.in_sync(NAME) == [1]

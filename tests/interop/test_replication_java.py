@@ -96,7 +96,7 @@ def test_our_slave_follows_a_java_master(
 
 def until_refused(master: Broker, caplog: pytest.LogCaptureFixture) -> None:
     """And nothing of what the master has is sent."""
-    until(lambda: "has another log than this broker" in caplog.text, "that it is compared")
+    until(lambda: "has a different log from this broker" in caplog.text, "that it is compared")
     replication = master.services.replication
     assert replication is not None and replication.master is not None
     assert all(not each.compared for each in replication.master.slaves)

@@ -67,7 +67,7 @@ class StaticTopicFacts:
             )
         missing = sorted(set(range(self.total)) - set(self.queues))
         if missing:
-            raise Misuse(f"nobody leads the queues {missing} of {self.name}: is a broker away?")
+            raise Misuse(f"nobody leads the queues {missing} of {self.name}: is a broker down?")
 
 
 def _next_epoch(facts: StaticTopicFacts, now_ms: int) -> int:

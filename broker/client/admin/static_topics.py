@@ -134,7 +134,7 @@ class StaticTopicAdmin(AdminBase):
         ends: dict[tuple[str, int], int] = {}
         for broker in sorted(asked):
             if broker not in masters:
-                raise Misuse(f"the broker {broker}, which has parts of {facts.name}, is away")
+                raise Misuse(f"the broker {broker}, which has parts of {facts.name}, is down")
             address = masters[broker]
             body = await self._json(
                 address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": facts.name}

@@ -160,7 +160,7 @@ class Bridge:
             raise
         if not took_it(answer):
             self._known.clear()
-            raise NotStored(f"{address} says {answer.code} {answer.remark}")
+            raise NotStored(f"{address} answered {answer.code} {answer.remark}")
 
     async def has_any(self, copy: Copy) -> bool:
         """Says whether one of the brokers that may have got the message has it: some time ago.
@@ -183,5 +183,5 @@ class Bridge:
         }  # fmt: skip
         answer = await self._ask(doubt.address, Command(RequestCode.QUERY_MESSAGE, ext))
         if answer.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
-            raise OSError(f"{doubt.address} says {answer.code} {answer.remark}")
+            raise OSError(f"{doubt.address} answered {answer.code} {answer.remark}")
         return answer.code == ResponseCode.SUCCESS

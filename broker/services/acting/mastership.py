@@ -171,7 +171,7 @@ class Mastership:
         try:
             await self._taking.run(lambda: told if self._is_named else told | self._slaves)
         except StoreError as failed:
-            log.error("What slaves did in this master's place is not taken over; will retry: %s",
+            log.error("Cannot take over what slaves did in this master's place; will retry: %s",
                       failed)  # fmt: skip
             self._told |= told
             self._reached.set()

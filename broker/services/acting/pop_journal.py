@@ -309,7 +309,7 @@ class PopJournal:
             commands = [records_command(pop.log.topic, self._s.broker_name, row) for row in some]
             for answer in await asyncio.gather(*(ask(address, each) for each in commands)):
                 if not took_it(answer):
-                    raise NotStored(f"{address} says {answer.code} {answer.remark}")
+                    raise NotStored(f"{address} answered {answer.code} {answer.remark}")
         self.forget()
         log.info("The master at %s was sent %d records of what was popped here", address,
                  len(lines))  # fmt: skip

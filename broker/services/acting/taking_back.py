@@ -73,7 +73,7 @@ class TakingBack:
         expected = int(self._s.settings["totalReplicas"]) - 1
         soon = loop.time() + int(self._s.settings["brokerNotActiveTimeoutMillis"]) / 1000
         if expected > 0:
-            log.info("Waiting for %d slaves, to know what they did", expected)
+            log.info("Waiting for %d slaves to report what they did", expected)
         while True:
             members = await self._members(end - _PATIENCE_S + _NAMES_S)
             slaves = {at for number, at in members.items() if number and self._may_follow(at)}
@@ -211,7 +211,7 @@ class TakingBack:
             answer = await self._exchange(address, {"popsFrom": str(count)})
             said = await read_said(bytes(answer.body))
         if count:
-            log.info("The slave at %s has told of %d check points", address, count)
+            log.info("The slave at %s has reported %d check points", address, count)
 
     def _take_pop(self, pop: Pop, kind: str, *what: Any) -> None:
         """Takes one check point. Raises: ValueError, StoreError."""
@@ -235,7 +235,7 @@ class TakingBack:
         ext = {**ha_info(self._s), "pystore": "1", **more}
         answer = await self._ask(address, Command(RequestCode.EXCHANGE_BROKER_HA_INFO, ext))
         if answer.code != ResponseCode.SUCCESS:
-            raise OSError(f"it says {answer.code} {answer.remark}")
+            raise OSError(f"it answered {answer.code} {answer.remark}")
         return answer
 
     # ---- closing ----

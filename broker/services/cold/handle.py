@@ -209,7 +209,7 @@ class TierHandle:
         topic, queue = place
         text = f"offsets {end} to {begin - 1} of {topic}/{queue} are neither here nor in the tier"
         if place not in self.gaps:
-            log.warning("The cold tier was set back, or a full disk took it: %s", text)
+            log.warning("The cold tier was set back, or a full disk cut the log: %s", text)
         return text
 
     def _listed(self) -> Tier:

@@ -195,7 +195,7 @@ class Uploads:
         there any more."""
         before, self.fenced = self.fenced, self._handle.epoch > self._epoch
         if self.fenced and not before:
-            log.warning("Nothing is written out any more: %s", self.fence)
+            log.warning("Nothing more is written out: %s", self.fence)
 
     @property
     def fence(self) -> str:

@@ -58,7 +58,7 @@ def ranges_of(answer: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dic
     try:
         first, second = ([_decoded(row) for row in _rows(each)] for each in responses[-2:])
     except ValueError as bad:
-        raise MalformedAnswer(f"an answer of etcd is not read: {bad}") from None
+        raise MalformedAnswer(f"an answer of etcd cannot be read: {bad}") from None
     return first, second
 
 
@@ -88,5 +88,5 @@ def value_of(text: str) -> dict[str, Any]:
         if None in made["in_sync"]:
             raise ValueError("a member of in_sync has no number")
     except ValueError as bad:
-        raise MalformedAnswer(f"the key of this broker's name is not read: {bad}") from None
+        raise MalformedAnswer(f"the key of this broker's name cannot be read: {bad}") from None
     return made

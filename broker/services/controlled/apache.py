@@ -213,10 +213,10 @@ class ApacheController:
             raise
         if answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
             self._leader = ""
-            raise OSError(f"the controller at {address} does not lead any more")
+            raise OSError(f"the controller at {address} no longer leads")
         if answer.code != ResponseCode.SUCCESS and answer.code not in also:
             remark = shown(answer.remark or "")
-            raise ControllerRefused(f"the controller says {answer.code} {remark}".strip())
+            raise ControllerRefused(f"the controller answered {answer.code} {remark}".strip())
         return answer
 
     async def _find_leader(self) -> str:
@@ -268,7 +268,7 @@ def _record(answer: Command) -> ElectionRecord:
     try:
         body: Any = mqjson.loads(bytes(answer.body), 0) if answer.body else {}
     except ValueError as bad:
-        raise OSError(f"the controller's set is not read: {bad}") from None
+        raise OSError(f"the controller's in-sync set cannot be read: {bad}") from None
     members = body.get("syncStateSet") or () if isinstance(body, dict) else None
     if not isinstance(members, list | tuple):
         raise OSError("the controller's set is not a list of numbers")

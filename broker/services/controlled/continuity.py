@@ -56,7 +56,7 @@ class Continuity:
         self.is_sure = self._is_new or (survived and former.get("sure", True) is True)
         if not self.is_sure:
             log.warning("The end of this broker's log may be missing, since its host or its store"
-                        " is not what it was: others of the in-sync set come first")  # fmt: skip
+                        " has changed: other members of the in-sync set are preferred")  # fmt: skip
         self._write()
 
     async def settle(self) -> None:

@@ -343,7 +343,7 @@ class EtcdController:
         try:
             await self._keep_alive(number)
         except (OSError, TimeoutError, ValueError) as failed:
-            quiet.warning("no lease", "The lease at etcd is not kept: %s", failed)
+            quiet.warning("no lease", "The lease at etcd cannot be renewed: %s", failed)
 
     async def _keep_alive(self, number: int) -> None:
         """Keeps the lease, one at a time: of two keys with a lease each, one would end with a lease

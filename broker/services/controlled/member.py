@@ -143,7 +143,7 @@ class GroupMember:
 
     def _tell(self, kind: str, problem: object) -> None:
         self.problem = str(problem)
-        quiet.warning(kind, "The controller that decides on masters: %s", problem)
+        quiet.warning(kind, "The controller that elects masters: %s", problem)
 
     async def _turn(self) -> None:
         s = self._services()

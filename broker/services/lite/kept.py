@@ -98,7 +98,7 @@ class KeptSubscriptions:
             with files.open_file(self._path) or BytesIO() as file:
                 yield from clients_of(file)
         except (OSError, ValueError) as bad:
-            log.warning("Subscriptions to lite topics are not read: %s", bad)
+            log.warning("Subscriptions to lite topics cannot be read: %s", bad)
 
     def names(self) -> int:
         """Returns how many names the file has at most; 0 where it cannot be read."""

@@ -240,7 +240,7 @@ class LiteTopics:
                 async with contextlib.aclosing(self._to_keep()) as clients:
                     await self._kept.write(clients)
             except OSError as failed:
-                log.warning("Subscriptions to lite topics are not kept just now: %s", failed)
+                log.warning("Cannot save subscriptions to lite topics now: %s", failed)
                 continue
             self._saved = changes
 
@@ -602,7 +602,7 @@ class LiteTopics:
             try:
                 gone = await self.expire()
             except StoreError as failed:
-                log.warning("Lite topics do not expire just now: %s", failed)
+                log.warning("Cannot expire lite topics now: %s", failed)
                 continue
             if gone:
                 log.info("%d lite topics have expired", gone)

@@ -33,7 +33,7 @@ def read_journal(path: Path, saved: bytes) -> tuple[list[dict[str, Any]], bytes]
     try:
         data = files.read_file(path)
     except OSError as bad:
-        log.warning("Changes of ordered batches are not read: %s", bad)
+        log.warning("Changes of ordered batches cannot be read: %s", bad)
         return [], b""
     lines = (data or b"").split(b"\n")
     found: list[dict[str, Any]] = []

@@ -93,7 +93,7 @@ class RequestModes:
                 return
             table = _FILE.loads(data)["messageRequestModeMap"] or {}
         except (OSError, ValueError) as bad:
-            log.warning("Request modes are not read: %s: %s", self._path, bad)
+            log.warning("Request modes cannot be read: %s: %s", self._path, bad)
             return
         self._take(table)
 
@@ -112,7 +112,7 @@ class RequestModes:
                 try:
                     said = _MODE(value)
                 except ValueError as bad:
-                    log.warning("The request mode of %s and %s is not read: %s", topic, group, bad)
+                    log.warning("The request mode of %s and %s is ignored: %s", topic, group, bad)
                     continue
                 mode = Mode(said["mode"], said["popShareQueueNum"])
                 self._table.setdefault(str(topic), {})[str(group)] = mode

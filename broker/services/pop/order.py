@@ -93,7 +93,7 @@ class OrderFile:
         try:
             out.raw = files.read_file(path) or b""
         except OSError as bad:
-            log.warning("Ordered batches are not read: %s", bad)
+            log.warning("Ordered batches cannot be read: %s", bad)
         if out.raw:
             out._take_file(path)
         changes, out.lines = read_journal(_journal_of(path), out.raw)

@@ -99,7 +99,7 @@ class LogComparer:
         except (_NotKnown, OSError, TimeoutError, ValueError, StoreError) as failed:
             quiet.warning(
                 "not compared",
-                "The slave at %s is sent nothing, since its log up to %d is not compared: %s",
+                "The slave at %s gets no data until its log up to %d has been compared: %s",
                 host, end, reason_of(failed),
             )  # fmt: skip
             return None
@@ -184,7 +184,7 @@ class LogComparer:
             return await self._has_bytes(one, at, at + len(self._store.message(at).record))
         except (OSError, TimeoutError) as failed:
             raise _NotKnown(
-                f"asked for the record at {at}, {one.address} says {said}, and its own port for"
+                f"asked for the record at {at}, {one.address} answers {said}, and its own port for"
                 f" slaves does not serve: {reason_of(failed)}. Give this broker rights there"
                 " (innerClientAuthenticationCredentials), or open that port for it"
             ) from failed

@@ -336,7 +336,7 @@ class HaMaster:
             quiet.warning(
                 "beyond",
                 "The slave at %s reports a log up to %d, which this broker does not have: its log"
-                " is another one, and it is sent nothing",
+                " is a different one, and it gets no data",
                 address, detail,
             )  # fmt: skip
         elif over == lib.PS_HA_BELOW:
@@ -349,7 +349,7 @@ class HaMaster:
         elif over == lib.PS_HA_OTHER:
             quiet.warning(
                 "other",
-                "The slave at %s has another log than this broker up to %d, and is sent nothing"
+                "The slave at %s has a different log from this broker up to %d, and gets no data"
                 " until its log has been compared as a whole: keep its store aside and begin with"
                 " an empty one, or set haTruncateDiverged",
                 address, detail,

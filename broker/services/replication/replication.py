@@ -196,7 +196,7 @@ class Replication:
             if not self._is_synchronizing:
                 self._synchronize_soon()
         if not await self._synchronizer.take_changed(bytes(command.body), may):
-            raise Refused(ResponseCode.SYSTEM_ERROR, "this broker does not follow yours just now")
+            raise Refused(ResponseCode.SYSTEM_ERROR, "this broker does not follow yours now")
         return command.reply()
 
     def _synchronize_soon(self) -> None:
@@ -278,7 +278,7 @@ class Replication:
         """Asks the master whose log is taken, which may be another one than name servers say by
         now. Raises: OSError, TimeoutError, ValueError."""
         if self.slave is None or not self.slave.followed:
-            raise OSError("no master's log is taken just now")
+            raise OSError("no master's log is being copied at the moment")
         return await self.request(self.slave.followed, command)
 
     def take_proof(self, host: str, at: int, record: bytes, ext: Mapping[str, str]) -> None:
@@ -294,7 +294,7 @@ class Replication:
         try:
             await asyncio.wait({asked, over}, return_when=asyncio.FIRST_COMPLETED)
             if not asked.done():
-                raise OSError("this broker does not follow it any more")
+                raise OSError("this broker no longer follows it")
             return asked.result()
         finally:
             asked.cancel()

@@ -299,7 +299,7 @@ class HaSlave:
         StoreError."""
         answer = await self._view(at)
         if answer.code not in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR):
-            raise OSError(f"asked for the record at {at}, it says {answer.code} {answer.remark}")
+            raise OSError(f"asked for the record at {at}, it answers {answer.code} {answer.remark}")
         mine = self._store.message(at).record
         return answer.code == ResponseCode.SUCCESS and bytes(answer.body) == bytes(mine)
 
@@ -372,7 +372,7 @@ class HaSlave:
         ext = {"pystore": "1", "queueEnds": "1"}
         answer = await self._ask(Command(RequestCode.GET_ALL_TOPIC_CONFIG, ext))
         if answer.code != ResponseCode.SUCCESS:
-            raise OSError(f"asked for its queues, it says {answer.code} {answer.remark}")
+            raise OSError(f"asked for its queues, it answers {answer.code} {answer.remark}")
         found = await asyncio.to_thread(mqjson.loads, bytes(answer.body))
         if not isinstance(found, dict):
             raise ValueError("asked for its queues, it does not answer with an object")
@@ -385,7 +385,7 @@ class HaSlave:
         said = (await self._queues_of_master()).get("queueEnds") or {}
         ends: dict[str, dict[int, int]] = {}
         if not isinstance(said, dict):
-            raise ValueError(f"the master tells ends of queues as {said!s:.200}")
+            raise ValueError(f"the master sent invalid ends of queues: {said!s:.200}")
         for topic in said:
             ends[topic] = {int(queue): at for queue, at in _numbers(said, topic).items()}
             if not all(0 <= queue < 65536 and at > 0 for queue, at in ends[topic].items()):
@@ -438,7 +438,7 @@ class HaSlave:
         if end == 0 < begin:
             ends = await self._queue_ends()
             if (await self.master_range())[0] != begin:
-                raise OSError("retention has deleted the beginning of its log just now")
+                raise OSError("retention has just deleted the beginning of its log")
             await self._begin(begin, ends, b"")
 
     async def _begin_to_follow(self, master: str) -> None:
@@ -562,7 +562,7 @@ class HaSlave:
             return b""
         answer = await self._view(begin)  # and with a record there is something to compare
         if answer.code != ResponseCode.SUCCESS:
-            raise OSError(f"asked for its first record, it says {answer.code} {answer.remark}")
+            raise OSError(f"asked for its first record, it answers {answer.code} {answer.remark}")
         return bytes(answer.body)
 
     async def _show_end(self) -> None:
@@ -587,7 +587,7 @@ class HaSlave:
         ValueError."""
         answer = await self._ask(Command(RequestCode.GET_BROKER_RUNTIME_INFO))
         if answer.code != ResponseCode.SUCCESS:
-            raise OSError(f"asked where its log begins, it says {answer.code} {answer.remark}")
+            raise OSError(f"asked where its log begins, it answers {answer.code} {answer.remark}")
         table = mqjson.loads(bytes(answer.body)).get("table") or {}
         return int(table.get("commitLogMinOffset", 0)), int(table.get("commitLogMaxOffset", 0))
 
@@ -602,7 +602,7 @@ class HaSlave:
     async def _compare_sizes(self) -> None:
         answer = await self._ask(Command(RequestCode.GET_BROKER_CONFIG))
         if answer.code != ResponseCode.SUCCESS:
-            raise OSError(f"asked for its settings, it says {answer.code} {answer.remark}")
+            raise OSError(f"asked for its settings, it answers {answer.code} {answer.remark}")
         given = parse_java_properties(bytes(answer.body).decode(errors="replace"))
         _, theirs = given.get("mappedFileSizeCommitLog", (0, ""))
         ours = self._store.info().commitlog_file_size

@@ -121,7 +121,7 @@ class StaticTopics:
         TimeoutError, ValueError."""
         answer = await self.ask(broker, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
         if answer.code != ResponseCode.SUCCESS:
-            raise OSError(f"{broker} says {answer.code} {answer.remark}")
+            raise OSError(f"{broker} answered {answer.code} {answer.remark}")
         table = _STATS.loads(answer.body)["offsetTable"] or {}
         return {
             queue: (int(row["minOffset"]), int(row["maxOffset"]))
@@ -169,6 +169,6 @@ class StaticTopics:
         asked = Command(RequestCode.GET_TOPIC_CONFIG, ext)
         answer = await self.queues.ask(broker, asked, self._forward_s)
         if answer.code != ResponseCode.SUCCESS:
-            raise OSError(f"{broker} says {answer.code} {answer.remark}")
+            raise OSError(f"{broker} answered {answer.code} {answer.remark}")
         row = _CONFIG(javajson.loads(bytes(answer.body)))["mappingDetail"]
         return None if row is None else parse_mapping(row)
