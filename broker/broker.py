@@ -179,7 +179,7 @@ class Broker(Stopping):
 
     @property
     def services(self) -> Services:
-        """To be used on the broker's loop. Raises: RuntimeError before the start."""
+        """The services, for use on the broker's loop. Raises: RuntimeError before the start."""
         if self._services is None:
             raise RuntimeError(
                 "the broker is not running; use it inside 'with', or await its start() first"

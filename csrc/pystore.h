@@ -388,7 +388,7 @@ ps_timers *ps_timers_open(ps_store *store, ps_error *error);
 /* Reads on: the topic's queue, then, in the log, what was delivered since the state was saved. 1:
  * there is more to read; 0; or an error. */
 int ps_timers_recover(ps_timers *timers, ps_timers_progress *out, ps_error *error);
-/* Of a store that follows another: what came since is read by the next calls of ps_timers_recover,
+/* In a store that follows another, the next calls of ps_timers_recover read what came since,
  * deliveries of timers among it. */
 void ps_timers_read_on(ps_timers *timers);
 void ps_timers_close(ps_timers *timers);

@@ -38,7 +38,7 @@ class OffsetSource(Protocol):
 
 
 class Beginnings:
-    """Of one member."""
+    """Where the queues of one member begin."""
 
     def __init__(self, member: OffsetSource) -> None:
         self._member = member

@@ -192,7 +192,7 @@ class ReceivedMessage(Received):
 
     @property
     def transaction_id(self) -> str:
-        """Of a message sent in a transaction: its unique key."""
+        """The unique key of a message sent in a transaction."""
         return self.message_id
 
     @property

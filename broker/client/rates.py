@@ -40,7 +40,7 @@ class TopRow:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until nothing waits any more, if it goes on so; None when it never does."""
+        """The time until nothing waits, at these rates; None when that never comes."""
         if self.came is None or self.went is None:
             return None
         if not self.lag:

@@ -189,7 +189,7 @@ class CallsOfConnection:
 
     @property
     def calls(self) -> int:
-        """In progress."""
+        """The number of calls in progress."""
         return len(self._streams)
 
     def close(self) -> None:

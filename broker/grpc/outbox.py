@@ -18,8 +18,8 @@ BYTES_MAX = 1 << 20
 
 
 class Outbox:
-    """Of one stream. Everything happens on the thread of its loop. hold: told how many bytes more
-    wait."""
+    """The outbox of one stream, used on the thread of its loop alone. hold: told how many bytes
+    more wait."""
 
     def __init__(self, hold: Callable[[int], None]) -> None:
         self._hold = hold

@@ -50,7 +50,7 @@ def close_level(store: Store, level: int, gone: Collection[int] = ()) -> None:
 
 
 class DeliverySearch:
-    """Of one level."""
+    """The search of one level."""
 
     def __init__(self, store: Store, level: int) -> None:
         self._store, self._queue = store, level - 1

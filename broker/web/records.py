@@ -57,7 +57,7 @@ class RecordView:
 
     @property
     def raw_properties(self) -> bytes:
-        """As they are stored."""
+        """The properties as they are stored."""
         head = self.head
         return bytes(self.record[head.properties_at : head.properties_at + head.properties_len])
 

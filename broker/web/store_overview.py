@@ -104,7 +104,7 @@ def _drawn(rows: list[tuple[int, int]], begin_ms: int, end_ms: int, whole: bool)
 
 
 class StoreOverview:
-    """Of one folder. Whoever asks waits a moment; the question goes on."""
+    """The overview of one folder. Whoever asks waits a moment; the question goes on."""
 
     def __init__(
         self, path: Path, conf: Path | None, given: Mapping[str, Any], log: RawLog

@@ -150,8 +150,8 @@ void ps_audit_rivals(ps_audit *audit, ps_findings *out);
 int ps_audit_unit_names(const uint8_t *unit, const uint8_t *record, int64_t len, const char *topic,
                         int32_t topic_len, int32_t queue_id, int64_t offset);
 
-/* Of an index entry with this hash, and its record: 1, it is that of the record's tags; 0, it is
- * not although the record has some; -1, it has none. */
+/* Whether an index entry with this hash is that of its record's tags: 1; 0, it is not although the
+ * record has some; -1, the record has none. */
 int ps_audit_tells_of_tags(const uint8_t *record, int64_t len, int32_t hash);
 
 /* A leaf page of LMDB, `size` bytes: how many entries it has, if all of them are plain, in the page

@@ -98,7 +98,7 @@ int ps_make_folders(ps_io *io, const char *path, bool synced, ps_error *e);
 /* The same; the first `there` bytes of the path are a folder that is there, or the call fails. */
 int ps_make_folders_below(ps_io *io, const char *path, size_t there, bool synced, ps_error *e);
 int ps_sync_folder(ps_io *io, const char *path, ps_error *e);  /* fsync of the folder itself */
-/* Of more files or folders than this, all at once are on the disk sooner than one by one. */
+/* More files or folders than this are on the disk sooner all at once than one by one. */
 #define PS_SYNC_ONE_BY_ONE 32
 /* The whole file system that `fd`, a folder at `path`, lies on. */
 int ps_sync_disk(ps_io *io, int fd, const char *path, ps_error *e);

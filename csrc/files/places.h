@@ -27,7 +27,7 @@ int ps_places_folder(const ps_places *p, const char *folder, bool synced, ps_err
 /* What a failure `code` to make a file says: that a place was moved meanwhile, if one was. */
 int ps_places_why(const ps_places *p, int code, ps_error *e);
 void ps_places_release(ps_places *p);
-/* In a forked child, whose parent goes on holding them. */
+/* Forgets them in a forked child, whose parent goes on holding them. */
 void ps_places_forget(ps_places *p);
 
 #endif

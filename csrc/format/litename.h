@@ -12,8 +12,8 @@
 /* What is wrong with the name of a lite topic, of `most` bytes; 0: nothing. Upstream checks it in
  * its proxy alone (GrpcValidator). */
 int32_t ps_lite_name_problem(const uint8_t *name, int32_t len, int32_t most);
-/* Of names one after the other, `lens` bytes each: how many come before the first one that has a
- * problem. */
+/* Returns how many of these names, one after the other, `lens` bytes each, come before the first
+ * one that has a problem. */
 int32_t ps_lite_names_sound(const uint8_t *names, const int32_t *lens, int32_t count, int32_t most);
 /* cdef end */
 

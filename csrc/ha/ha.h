@@ -86,7 +86,7 @@ typedef struct ps_ha_state {
 /* It keeps the store's memory until it is stopped; of a closed store nothing is sent, and nothing
  * taken. NULL: PS_E_NO_MEMORY, PS_E_IO. */
 ps_ha_master *ps_ha_master_start(ps_store *store, const ps_ha_conf *conf, ps_error *error);
-/* Of those who say nothing, so many stay: the oldest gives way to who comes. */
+/* So many that say nothing stay: the oldest gives way to who comes. */
 #define PS_HA_STRANGERS_MAX 16
 /* A connected socket, which is its own from then on, also when it fails: PS_E_NO_MEMORY, PS_E_IO.
  * It does not block. host: a number of the slave's host; all connections of one count as one copy.
@@ -123,7 +123,7 @@ void ps_ha_slave_stop(ps_ha_slave *slave);
 #define PS_HA_EPOCH_HEADER 36
 #define PS_HA_TRANSFER 2
 
-/* Of the epoch that byte `at` of the log is of: its place in the list; 0 before the first. */
+/* The place in the list of the epoch that byte `at` of the log is of; 0 before the first. */
 static inline int32_t ps_ha_epoch_at(const ps_ha_epoch *epochs, int32_t len, int64_t at) {
     int32_t i = len - 1;
     while (i > 0 && epochs[i].start > at) i--;

@@ -136,7 +136,7 @@ static inline int32_t ix_file_count(const ix_file *f) {
 
 /* ---- fields ---- */
 
-/* Of a new file after one with this end; zeros: it is the first. */
+/* The header of a new file after one with this end; zeros: it is the first. */
 static inline ix_head ix_head_after(int64_t physical, int64_t time) {
     ix_head h = {.hd_count = 1};
     if (physical > 0) h.hd_begin_physical = h.hd_end_physical = physical;

@@ -81,7 +81,7 @@ static inline int32_t ix_key_hash(int32_t topic_hash, const uint8_t *key, int32_
     return ps_key_hash(ps_java_hash(topic_hash, key, len));
 }
 
-/* Of the record's tags as one, or of those that are asked for. */
+/* The hash of the record's tags as one, or of those that are asked for. */
 static inline int32_t ix_tags_hash(int32_t topic_hash, const uint8_t *tags, int32_t len) {
     return ix_key_hash(ps_java_hash(topic_hash, (const uint8_t *)"T#", 2), tags, len);
 }
@@ -129,7 +129,7 @@ static inline int32_t ix_topic_hash_cached(ix_topic *t, const ps_record *r) {
     return hash;
 }
 
-/* Of an entry of the record, with this hash: 1, it is that of its tags; 0, it is not; -1, the
+/* Whether an entry of the record with this hash is that of its tags: 1; 0, it is not; -1, the
  * record has none. */
 static inline int ix_tells_of_tags(const ps_record *r, int32_t hash) {
     ps_property p;

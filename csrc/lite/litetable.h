@@ -147,8 +147,8 @@ void ps_lite_offer_new(ps_core *c, ps_ref sub, ps_slice queue);
 void ps_lite_refill(ps_core *c, lite_client *client);
 /* Whether there may be some. */
 bool ps_lite_may_refill(const lite_client *client);
-/* For one who asks and has no event: so many of its queues, or fewer, that idle clients of its
- * group have. At most *left of theirs are looked at; the next call goes on. How many it has. */
+/* Gives one who asks and has no event at most so many of its queues that idle clients of its group
+ * have; returns how many. At most *left of theirs are looked at; the next call goes on. */
 int32_t ps_lite_take_over(ps_core *c, lite_client *client, int32_t most, int32_t *left);
 /* Those of a client that has been answered, and may be gone, go to others that wait. */
 void ps_lite_share(ps_core *c, lite_client *client);

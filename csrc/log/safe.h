@@ -91,7 +91,7 @@ bool ps_safe_copied(ps_safe *s, int64_t place);
 /* Nobody else says any more what is copied: it is this log as it is, whatever was said before.
  * Returns its end. */
 int64_t ps_safe_lead(ps_safe *s);
-/* From now on answers wait for slaves, or do not any more; timeout_ms: slaveTimeout. */
+/* From now on answers wait for slaves, or no longer do; timeout_ms: slaveTimeout. */
 void ps_safe_want_copies(ps_safe *s, bool on, int32_t timeout_ms);
 /* Waits until this disk has `position`: 0, PS_FLUSH_DISK_TIMEOUT, or an error. */
 int ps_safe_block(ps_safe *s, int64_t position, int32_t timeout_ms, ps_error *e);

@@ -189,7 +189,7 @@ void ps_link_reading(ps_link *link, int32_t on);
 void ps_link_close(ps_link *link, int32_t now);
 /* From now on PS_NET_ACKED comes. */
 void ps_net_renewing(ps_net *net);
-/* Of links that speak HTTP/2: as the functions of http2/http2.h by these names. tell 1: with
+/* For links that speak HTTP/2, what the functions of http2/http2.h by these names do. tell 1: with
  * PS_H2_DRAINED as soon as little of the call waits to be sent, be it at once. */
 void ps_link_reply(ps_link *link, int32_t stream, const uint8_t *data, int64_t len, int32_t last,
                    int32_t tell);

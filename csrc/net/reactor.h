@@ -99,7 +99,7 @@ typedef struct ps_queue_of { /* a growing array */
 
 struct ps_net_budget {
     _Atomic int64_t held, max;
-    _Atomic int32_t sharers; /* ps_nets */
+    _Atomic int32_t sharers; /* network threads */
 };
 
 struct ps_net {
@@ -198,9 +198,9 @@ void ps_link_readable(ps_link *link); /* one read, or what was held back, and wh
 /* opening.c */
 /* Looks at the first bytes of a link that is not open. Whether it is now, and is to be read. */
 bool ps_link_begin(ps_link *link);
-/* Of one that was not opened yet; Python hears of it all the same. */
+/* Refuses one that was not opened yet; Python hears of it all the same. */
 void ps_link_refuse(ps_link *link, const char *why, const char *detail);
-/* The same of one that no link was made of. */
+/* Refuses a descriptor of which no link was made. */
 void ps_net_refuse(ps_net *net, int fd, const char *why, const char *detail);
 
 /* What the queues call where no thread waits for them: reactor.c. */
@@ -210,8 +210,8 @@ typedef struct ps_net_at_once {
     void (*write)(ps_link *link, const uint8_t *data, int64_t len); /* the same, uncopied */
 } ps_net_at_once;
 
-/* Of links that the core does not read: of HTTP/2, and those of ports without a core, for which
- * `read` is enough. */
+/* How links are read that the core does not read: those of HTTP/2, and of ports without a core,
+ * for which `read` is enough. */
 typedef struct ps_link_protocol {
     bool (*open)(ps_link *link); /* false: no memory */
     void (*read)(ps_link *link);

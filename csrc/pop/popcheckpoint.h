@@ -128,7 +128,7 @@ int ps_conn_serve_pop(ps_conn *conn, const uint8_t *frame, int64_t len, ps_step 
 /* Moves what a network thread has found (ps_net_call) to the caller's memory. */
 void ps_pop_found_take(ps_pop_found *from, ps_pop_found *to);
 
-/* From now on. PS_E_ARGUMENT, PS_E_NO_MEMORY. */
+/* Sets the rules from now on. PS_E_ARGUMENT, PS_E_NO_MEMORY. */
 int ps_core_pop_rules(ps_core *core, const ps_pop_rules *rules, ps_error *error);
 /* In so many of 100 pops a group goes by priority, in topics that have some; all do that say
  * nothing. PS_E_ARGUMENT, PS_E_NO_MEMORY. */

@@ -79,7 +79,7 @@ int ps_core_order_failed(ps_core *core);
 struct ps_pair;
 struct ps_order;
 
-/* Until when the batch that is out blocks the queue for this attempt; 0: it does not. */
+/* The time until which the batch that is out blocks the queue for this attempt; 0: it does not. */
 int64_t ps_order_blocked_ms(const struct ps_order *o, ps_slice attempt, int64_t now_ms);
 /* These messages are out from now on; `times` gets how often each was popped before. The group
  * continues at the first of them. False: no memory, and nothing has changed. */

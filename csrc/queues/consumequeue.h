@@ -36,7 +36,7 @@ static inline void ps_unit_put(uint8_t *p, const ps_unit *u) {
     be32_put(p + PS_UNIT_AT_SIZE, (uint32_t)u->size);
 }
 
-/* Of a queue's name, for tables of queues. */
+/* The hash of a queue's name, for tables of queues. */
 static inline uint32_t ps_queue_hash(const uint8_t *topic, int32_t len, int32_t id) {
     return ps_hash_more((uint32_t)id, topic, len);
 }
@@ -212,7 +212,7 @@ int ps_queue_peek(ps_queue *q, int64_t offset, ps_unit *out, ps_error *e);
  * (referenced, unref it) with *units set to its unit and *count to how many lie there below cq_max.
  * NULL: none, or they lie in the tail of a reader, where ps_queue_unit finds them one by one. */
 ps_mapfile *ps_queue_run(ps_queue *q, int64_t offset, const uint8_t **units, int64_t *count);
-/* For whoever goes on to read `count` units of such a file. A reader opens its files sparing, for
+/* Asks to read `count` units of such a file ahead. A reader opens its files sparing, for
  * it looks into thousands of queues that nobody may ask for; one that is read is read ahead. */
 void ps_queue_reads_on(ps_mapfile *mf, int64_t count);
 

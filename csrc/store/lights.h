@@ -62,8 +62,8 @@ int32_t ps_lights_list(ps_store *store, uint32_t from, ps_light_row *out, int32_
  * there is room: the bytes. */
 int32_t ps_lights_expired(ps_store *store, const char *head, int32_t len, int64_t now_ms,
                           int64_t age_ms, uint8_t *to, int32_t room);
-/* For who holds a lock while deleting: writes much of what waits for that, so that none of the next
- * hundred deletions has to. */
+/* Writes much of what waits, for who holds a lock while deleting, so that none of the next hundred
+ * deletions has to. */
 int ps_lights_make_room(ps_store *store, ps_error *error);
 /* 1: the queue is gone; 0: there was none, or, unless before_ms is 0, something was put to it at
  * that time or later. */

@@ -203,7 +203,7 @@ int ps_retention_round(ps_store *s, int64_t now_ms, bool manual, bool immediate,
  * that no store, Java's neither, gives them a unit or an index entry. */
 int ps_recover(ps_store *s, ps_report *report, ps_progress *progress, ps_error *e);
 int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_error *e);
-/* For ps_queues_shared. */
+/* Confirms a unit, for ps_queues_shared. */
 bool ps_recover_confirms(void *store, ps_queue *q, int64_t offset, const ps_unit *u);
 int ps_reader_extend_locked(ps_store *s, ps_error *e);
 /* Whether a reader that failed so is to look again, after a pause. Who writes the store may delete

@@ -20,9 +20,9 @@ typedef struct ps_lag_row { /* good until the next ps_lag_bind */
     int64_t queues;   /* lite topics that have some */
     int64_t read;     /* lite topics of which it has read, or was to read, anything */
 } ps_lag_row;
-/* Of all groups that are bound: how many there are; rows beyond `room` are not filled. */
+/* Returns how many groups are bound; rows beyond `room` are not filled. */
 int32_t ps_lag_list(ps_core *core, ps_lag_row *rows, int32_t room);
-/* Of this group: 1; 0: it is not bound. */
+/* Fills the row of this group: 1; 0: it is not bound. */
 int32_t ps_lag_get(ps_core *core, const char *group, int32_t group_len, ps_lag_row *row);
 
 typedef struct ps_lag_queue {

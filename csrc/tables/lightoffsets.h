@@ -5,7 +5,7 @@
 
 #include "core/core.h"
 
-/* Of a group in a light queue; -1: none. */
+/* The offset of a group in a light queue; -1: none. */
 int64_t ps_light_offset_get(const ps_core *c, ps_slice group, ps_slice queue);
 /* See ps_pool_fetch(). */
 void ps_light_offset_fetch(ps_core *c, ps_slice group, ps_slice queue, bool entry);
@@ -13,7 +13,7 @@ void ps_light_offset_fetch(ps_core *c, ps_slice group, ps_slice queue, bool entr
 bool ps_light_offset_set(ps_core *c, ps_slice group, ps_slice queue, int64_t offset);
 /* See ps_core_expect_offsets(). */
 void ps_light_offsets_expect(ps_core *c, uint32_t count);
-/* Of one group, of one queue, or of both; a name without data: of any. */
+/* Forgets those of one group, of one queue, or of both; a name without data: of any. */
 void ps_light_offsets_forget(ps_core *c, ps_slice group, ps_slice queue);
 /* The next ones that have changed, as ps_core_take_offsets() says. */
 void ps_light_offsets_begin(ps_core *c);

@@ -60,7 +60,7 @@ static void on_signal(int number) {
     raise(number);
 }
 
-/* Of processor time: on a busy machine a sound input may wait for long. 0: no limit. */
+/* Limits processor time: on a busy machine a sound input may wait for long. 0: no limit. */
 static void limit_time(time_t seconds) {
     struct itimerval limit = {.it_value = {.tv_sec = seconds}};
     setitimer(ITIMER_PROF, &limit, NULL);

@@ -69,7 +69,7 @@ static inline void ps_parked_leave_disk(ps_parked *h) {
     h->pk_reading = NULL;
 }
 
-/* To the end of the ready ones: first come, first served. */
+/* Puts it at the end of the ready ones: first come, first served. */
 static inline void ps_parked_ready(ps_core *c, ps_parked *h) {
     h->pk_ready = true;
     h->pk_next = NULL;

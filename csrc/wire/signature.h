@@ -34,8 +34,8 @@ void ps_signer_free(ps_signer *signer); /* NULL is harmless */
  * order in Java is another one; or the library refuses. */
 bool ps_signer_sign(ps_signer *signer, const ps_field *fields, int32_t count, ps_slice body,
                     char *text);
-/* Of the request that was signed last: whether it is bound to a recipient, since what is signed
- * begins as a binding does, whatever its fields are called; and the value of its first field. */
+/* Whether the request that was signed last is bound to a recipient, since what is signed begins as
+ * a binding does, whatever its fields are called; and the value of its first field. */
 bool ps_signer_is_bound(const ps_signer *signer, ps_slice *first);
 /* Signs one text, in lower hexadecimal: PS_SIGNATURE_HEX characters. False: the library
  * refuses. */

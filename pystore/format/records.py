@@ -62,7 +62,7 @@ class RecordHead(NamedTuple):
 
     @property
     def born_host_end(self) -> int:
-        """Of the producer's host, which begins at lib.PS_AT_BORN_HOST of the record."""
+        """The end of the producer's host, which begins at lib.PS_AT_BORN_HOST."""
         return self.host_at - _STORE_HOST
 
 

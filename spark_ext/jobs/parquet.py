@@ -65,7 +65,7 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class Sums:
-    """Of records of one topic and day. bytes: of the records. envelopes, bodies: sums of CRCs.
+    """Sums of records of a topic and day. bytes: of the records. envelopes, bodies: sums of CRCs.
     columns: a sum for each column of the files: of numbers, or of the CRCs of texts. last: by
     queue, place, size, store time in ms and body CRC of its last record."""
 

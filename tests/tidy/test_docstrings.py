@@ -1,4 +1,8 @@
-"""A docstring begins with what the function does: a verb in the third person, and its object."""
+"""A docstring begins with what the function does: a verb in the third person, and its object.
+
+Those of classes and properties, and comments of headers in C, begin with what it is that they
+describe, not with the half of a sentence.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,10 @@ OTHERS = {
     "Partitions", "Parts", "Paths", "Properties", "Queues", "Rows", "Seconds", "Settings", "This",
     "Times", "Topics",
 }  # fmt: skip
+
+#: Half of a sentence, which leaves open of what.
+HALF = re.compile(r"(?:Of|As|Until|To|To be|In progress)\b")
+C_COMMENT = re.compile(r"^/\*\s+(.{1,60})", re.MULTILINE)
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -50,6 +58,30 @@ def without_verb(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
             yield node.lineno, text[:60]
 
 
+def half_sentences(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Yields line and first words of each docstring of a class or property that is half of one."""
+    for node in nodes:
+        if isinstance(node, ast.ClassDef) or (isinstance(node, Function) and is_property(node)):
+            text = ast.get_docstring(node) or ""
+            if HALF.match(text):
+                yield node.lineno, text[:60]
+
+
+def test_what_describes_a_thing_says_which() -> None:
+    found = [
+        f"{name_of(path)}:{line} {words!r}"
+        for path in modules(*PACKAGES)
+        for line, words in half_sentences(nodes_of(path))
+    ]
+    found += [
+        f"{name_of(path)} {words!r}"
+        for path in modules("csrc", kind="h")
+        for words in C_COMMENT.findall(path.read_text(encoding="utf-8"))
+        if HALF.match(words)
+    ]
+    assert not found, "\n".join(found)
+
+
 def test_docstrings_begin_with_a_verb() -> None:
     found = [
         f"{name_of(path)}:{line} {words!r}"
@@ -65,6 +97,17 @@ def test_docstrings_begin_with_a_verb() -> None:
 )
 def test_what_begins_otherwise_is_found(text: str) -> None:
     assert list(without_verb(ast.walk(ast.parse(f'def f():\n    """{text}"""'))))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'class C:\n    """Of one slave."""',
+        'class C:\n    @property\n    def f(self):\n        """As it is."""',
+    ],
+)
+def test_half_a_sentence_is_found(source: str) -> None:
+    assert list(half_sentences(ast.walk(ast.parse(source))))
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ _DRAIN_S = 2.0
 
 
 class Acting:
-    """Of one slave. It lives on the event loop."""
+    """What one slave does in its master's place. It lives on the event loop."""
 
     def __init__(self, s: Services, slave: HaSlave, ask: AskAt) -> None:
         """Raises: OSError."""

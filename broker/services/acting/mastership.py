@@ -36,7 +36,7 @@ _TOLD_MAX = 16
 
 
 class Mastership:
-    """Of one master. It lives on the event loop. cut_offs: since the start."""
+    """The mastership of one broker. It lives on the event loop. cut_offs: since the start."""
 
     def __init__(self, s: Services, master: HaMaster, ask: AskAt) -> None:
         self._s, self._master = s, master

@@ -95,7 +95,7 @@ class _Journal:
 
 
 class PopJournal:
-    """Of one slave. It lives on the event loop. `is_on`: pops are served."""
+    """The journal of one slave. It lives on the event loop. `is_on`: pops are served."""
 
     def __init__(self, s: Services, ledger: EscapeLedger) -> None:
         self._s, self._ledger = s, ledger

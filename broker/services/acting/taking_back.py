@@ -56,7 +56,7 @@ def ha_info(s: Services) -> dict[str, str]:
 
 
 class TakingBack:
-    """Of one master: at its start, and after it was cut off."""
+    """One master takes back: at its start, and after it was cut off."""
 
     def __init__(self, s: Services, ask: AskAt) -> None:
         self._s, self._ask = s, ask

@@ -33,8 +33,8 @@ _YIELDS = 2.0
 
 
 class ApacheController:
-    """Of one broker. addresses: of the members, ``host:port;host:port``; any of them says which
-    one leads.
+    """Apache's controller, as one broker asks it. addresses: of the members,
+    ``host:port;host:port``; any of them says which one leads.
 
     The controller knows of no doubts. So a member with one seems dead to it, and does not ask for
     an election, until it has caught up; or for some time, after which the controller elects whoever

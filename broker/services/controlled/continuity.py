@@ -32,7 +32,7 @@ def boot_of_host() -> str:
 
 
 class Continuity:
-    """Of one broker. is_sure: nothing that it acknowledged is missing in its log."""
+    """The continuity of one broker. is_sure: nothing that it acknowledged is missing in its log."""
 
     def __init__(self, path: Path, mode: int, is_new: bool) -> None:
         """Takes the file. path: ``brokerBoot``, and mode of the file. is_new: this broker had no

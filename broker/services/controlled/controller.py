@@ -58,8 +58,8 @@ class ControllerRefused(Exception):
 
 
 class Controller(Protocol):
-    """Of one broker. Every method raises OSError, TimeoutError or ValueError when there is no
-    answer that can be used, and ControllerRefused.
+    """The controller that one broker asks. Every method raises OSError, TimeoutError or ValueError
+    when there is no usable answer, and ControllerRefused.
 
     renumbers: asked for the set that it has, it gives that a new number; one that does not refuses,
     and has by then carried out, or never will, what it was asked before.

@@ -182,7 +182,7 @@ class _Group:
 
 
 class EtcdController:
-    """Of one broker. Keys: ``/rocketmq/CLUSTER/NAME``, and with ``/alive/NUMBER`` after it."""
+    """One broker in etcd. Keys: ``/rocketmq/CLUSTER/NAME``, and ``/alive/NUMBER`` after it."""
 
     renumbers = True
 

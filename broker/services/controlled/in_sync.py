@@ -32,8 +32,8 @@ class MemberSeen:
 
 @dataclass
 class InSync:
-    """Of one master in one epoch. me: its number. held: what the controller has, as far as is
-    known."""
+    """The in-sync set of one master in one epoch. me: its number. held: what the controller has,
+    as far as is known."""
 
     me: int
     held: frozenset[int]

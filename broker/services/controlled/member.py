@@ -44,7 +44,7 @@ _LEASE = 0.6
 
 
 class GroupMember:
-    """Of one broker, from its start to its end. It lives on the event loop."""
+    """One broker in its group, from start to end. It lives on the event loop."""
 
     def __init__(
         self,

@@ -25,8 +25,8 @@ _NEAR_BYTES = 1 << 20
 
 
 class SetKeeper:
-    """Of one master in one epoch. `fenced`: the controller was not reached for the lease: nothing
-    is acknowledged until it is."""
+    """Keeps the set of one master in one epoch. `fenced`: the controller was not reached for the
+    lease: nothing is acknowledged until it is."""
 
     def __init__(
         self,

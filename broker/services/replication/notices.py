@@ -48,7 +48,7 @@ class _Notice:
 
 
 class ChangeNotices:
-    """Of one master: requests 21 with what has changed, over the connections on which slaves ask,
+    """Requests 21 of one master with what has changed, over the connections on which slaves ask,
     one after the other for each slave."""
 
     def __init__(self, topics: Topics, groups: Groups) -> None:

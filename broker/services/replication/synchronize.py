@@ -94,7 +94,7 @@ async def subscribed(ask: Ask, known: str = "") -> tuple[str, Iterator[KeptClien
 
 
 class Synchronizer:
-    """Of one slave."""
+    """Takes over the metadata of one slave's master."""
 
     def __init__(
         self, ask: Ask, store: Store, topics: Topics, groups: Groups, offsets: ConsumerOffsets
