@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from broker.access.authorizer import Authorizer
 from broker.access.needs import AccessAction
 from broker.grpc.access import (
     accept,
@@ -268,16 +267,12 @@ class LocalBroker:
 
     # ---- access control ----
 
-    @property
-    def _authorizer(self) -> Authorizer | None:
-        return self.services.authorizer
-
     async def check(self, call: Call, command: Command) -> None:
         self._let_in(call, self.link(call), command)
 
     def _let_in(self, call: Call, link: LocalLink, command: Command) -> None:
         """Asks the rules. Raises: Problem with UNAUTHORIZED for what the rules refuse."""
-        authorizer = self._authorizer
+        authorizer = self.services.authorizer
         if authorizer is None:
             return
         access = self.services.access

@@ -52,12 +52,10 @@ class PopProcessor:
         self._rules.check_place(topic, queue, group, what, host_text(peer))
         return topic, max(-1, queue), group
 
-    @staticmethod
-    def _born(command: Command) -> int:
-        return command.number("bornTime", 0) or time.time_ns() // 1_000_000
-
     def _check_age(self, born_ms: int, poll_ms: int) -> None:
-        passed_ms = time.time_ns() // 1_000_000 - born_ms - poll_ms
+        """Refuses what comes late. born_ms: 0: the client does not say."""
+        now_ms = time.time_ns() // 1_000_000
+        passed_ms = now_ms - (born_ms or now_ms) - poll_ms
         # As upstream's: the ends of the type wrap around, and are not late.
         if (passed_ms + (1 << 63)) % (1 << 64) - (1 << 63) > _LATE_MS:
             raise Refused(
@@ -87,7 +85,7 @@ class PopProcessor:
         """Checks a request that the core has handed on, and has it served there."""
         if command.is_oneway:
             return None  # what nobody takes stays where it is
-        self._check_age(self._born(command), command.number("pollTime", 0))
+        self._check_age(command.number("bornTime", 0), command.number("pollTime", 0))
         self._check_request(peer, command)
         self.s.clients.publish_own(command.text("consumerGroup"), command.text("topic"))
         self._give_back(peer, command, "pop")

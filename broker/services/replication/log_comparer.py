@@ -201,16 +201,14 @@ class LogComparer:
         if border < end and not await self._has_rest(one, border, end):
             return False
         # Its log cannot be read: where each segment begins, and wherever it was another one.
-        places = {await asyncio.to_thread(self._last_before, each) for each in refused}
+        before = [await asyncio.to_thread(record_before, self._store, each) for each in refused]
+        places = {at for at, *_ in before}
         size = info.commitlog_file_size
         places |= set(range(begin - begin % size, border, size))
         for at in sorted(places):
             if at >= begin and not await self._has_record(one, at):
                 return False
         return True
-
-    def _last_before(self, end: int) -> int:
-        return record_before(self._store, end)[0]
 
     async def _has_rest(self, one: _Candidate, border: int, end: int) -> bool:
         """Says whether it has our bytes of a record that it has half of. Raises: _NotKnown,
