@@ -142,7 +142,7 @@ def _read_broker(
     lost = None if options.fail_on_loss else lambda count: counts.add(count, -1)
     probe = part.probe
     for where in part.ranges:
-        wanted = PullRange(part.broker, where, probe, lost)
+        wanted = PullRange(part.broker, *where, probe, lost)
         probe = None  # it is that of the first range
         for chunk in records(options.network, wanted, options.batch_bytes):
             stream = pystore.ArrowStream(

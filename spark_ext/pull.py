@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_ext.errors import DataLoss, SourceError
@@ -27,22 +28,19 @@ PULL_BATCH = 256
 BUFFER = 4096
 
 
+@dataclass(frozen=True)
 class PullRange:
     """One range to pull. probe: place and size of its first record, where the plan has looked at
     it. lost: is called with the number of offsets that no longer exist; None makes that an
     error."""
 
-    def __init__(
-        self,
-        broker: str,
-        where: tuple[str, int, int, int],
-        probe: tuple[int, int] | None,
-        lost: Callable[[int], None] | None,
-    ) -> None:
-        self.broker = broker
-        self.topic, self.queue, self.start, self.end = where
-        self.probe = probe
-        self.lost = lost
+    broker: str
+    topic: str
+    queue: int
+    start: int
+    end: int
+    probe: tuple[int, int] | None
+    lost: Callable[[int], None] | None
 
     def missing(self, first: int, end: int) -> None:
         """Reports records that are missing. Raises: DataLoss, when that is an error."""

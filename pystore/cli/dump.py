@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -79,17 +79,13 @@ def run(
     return 1 if not printed and (filtered or kind is not None) else 0
 
 
-class _DumpFilter:
+class _DumpFilter(NamedTuple):
     """Says which records and units to print."""
 
-    __slots__ = ("end", "every", "queue", "start", "topic")
-
-    def __init__(self, topic: str | None, queue: int | None, start: int, end: int) -> None:
-        self.topic = topic
-        self.queue = queue
-        self.start = start
-        self.end = end
-        self.every = topic is None and queue is None
+    topic: str | None
+    queue: int | None
+    start: int
+    end: int
 
     def has(self, topic: str, queue: int) -> bool:
         return self.topic in (None, topic) and self.queue in (None, queue)
@@ -166,9 +162,7 @@ def _records(s: Session, reader: Reader, wanted: _DumpFilter) -> int:
 
 
 def _passes(m: Message, wanted: _DumpFilter) -> bool:
-    if not wanted.start <= m.physical_offset < wanted.end:
-        return False
-    return wanted.every or wanted.has(m.topic, m.queue)
+    return wanted.start <= m.physical_offset < wanted.end and wanted.has(m.topic, m.queue)
 
 
 def _msg_text(m: Message) -> str:

@@ -6,6 +6,7 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Annotated
 
@@ -100,13 +101,13 @@ def _show(s: Session, message: Message) -> None:
     s.out.record(record, lambda: message_lines(message))
 
 
+@dataclass
 class _LiteTail:
     """One run over a light queue."""
 
-    def __init__(self, s: Session, reader: Reader, name: str) -> None:
-        self._s = s
-        self._reader = reader
-        self._name = name
+    _s: Session
+    _reader: Reader
+    _name: str
 
     def run(self, from_: str, count: int | None, follow: bool) -> int:
         ends = self._reader.lights.range(self._name)
@@ -152,26 +153,18 @@ class _LiteTail:
         return low
 
 
+@dataclass
 class _Tail:
     """One run: knows where each queue is, and how many messages were shown."""
 
-    def __init__(
-        self,
-        s: Session,
-        reader: Reader,
-        topic: str,
-        queue: int | None,
-        tags: str | None,
-        sql: str | None,
-    ) -> None:
-        self._s = s
-        self._reader = reader
-        self._topic = topic
-        self._queue = queue
-        self._tags = tags
-        self._sql = sql
-        self._next: dict[int, int] = {}
-        self._shown = 0
+    _s: Session
+    _reader: Reader
+    _topic: str
+    _queue: int | None
+    _tags: str | None
+    _sql: str | None
+    _next: dict[int, int] = field(default_factory=dict)
+    _shown: int = 0
 
     def run(self, from_: str, count: int | None, follow: bool) -> int:
         ranges = self._ranges()

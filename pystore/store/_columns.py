@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
@@ -17,20 +18,18 @@ from pystore.native import ffi, utf8
 __all__ = ["Column", "column_of", "int_array"]
 
 
+@dataclass(slots=True)
 class Column:
     """A ``ps_column`` and what keeps its memory alive.
 
     count: number of values. fill(c): sets a cdata ``ps_column`` field.
     """
 
-    __slots__ = ("_data", "_keep", "_offsets", "_wide", "count")
-
-    def __init__(self, count: int, data: Any, offsets: Any, wide: bool, keep: Any) -> None:
-        self.count = count
-        self._data = data
-        self._offsets = offsets
-        self._wide = wide
-        self._keep = keep
+    count: int
+    _data: Any
+    _offsets: Any
+    _wide: bool
+    _keep: Any
 
     def fill(self, c: Any) -> None:
         c.data = self._data

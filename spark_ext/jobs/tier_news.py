@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from pystore.cli.verbs import usage
 from pystore.cold.ahead import in_order
-from pystore.cold.failures import TierDamaged
 from pystore.cold.manifest import Manifest
 from pystore.cold.reader import ColdReader
 from pystore.cold.tier import Tier
@@ -84,19 +83,12 @@ def queue_news(
             return 0 if begun else manifest.start
         return _goes_on(reader, manifest, known)
 
-    manifests = (found for _, found in tier.load_each())
-    for manifest, start in in_order(start_of, map(_whole, manifests), _AT_ONCE):
+    for manifest, start in in_order(start_of, tier.load_all(), _AT_ONCE):
         if start < manifest.end:
             low = max(start, manifest.start)
             pieces = [OffsetPiece(max(low, row.first), row.end, row.records)
                       for row in tier.rows(manifest, low, manifest.end)]  # fmt: skip
             yield QueueNews(manifest.topic, manifest.queue, start, manifest.end, pieces)
-
-
-def _whole(found: Manifest | TierDamaged) -> Manifest:
-    if isinstance(found, TierDamaged):
-        raise found
-    return found
 
 
 def _goes_on(reader: ColdReader, manifest: Manifest, known: QueueReach) -> int:

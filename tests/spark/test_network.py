@@ -366,7 +366,7 @@ def test_a_range_that_the_broker_has_not_is_named(broker, store_path):
     assert network is not None
 
     def pulled(end: int, *, name: str = "broker-a", probe: Any = None, lost: Any = None) -> Any:
-        return list(records(network, PullRange(name, ("t", 0, 0, end), probe, lost), 1 << 20))
+        return list(records(network, PullRange(name, "t", 0, 0, end, probe, lost), 1 << 20))
 
     with pytest.raises(SourceError, match="the topic t is on broker-a, not on other: set option"):
         pulled(5, name="other")
