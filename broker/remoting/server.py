@@ -1,4 +1,4 @@
-"""Accepts connections and serves what they ask (docs/internals/wire.md#connections)."""
+"""A listening port, and what its connections ask (docs/internals/wire.md#connections)."""
 
 from __future__ import annotations
 
