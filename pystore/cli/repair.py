@@ -70,7 +70,7 @@ def run(
         bool, typer.Option("--undo", help="Put the store back as it was before its last repair.")
     ] = False,
 ) -> int | None:
-    """Mends what `pystore verify` finds: prints a plan, then applies it.
+    """Mend what `pystore verify` finds: print a plan, then apply it.
 
     Damage in the log becomes a record that no queue delivers, so that everything after it can be
     read again and no offset moves. Queues and index are made again from the log and swapped in.
@@ -155,7 +155,7 @@ def rebuild(
     light_files: LightFiles = False,
     dry_run: RebuildDryRun = False,
 ) -> int | None:
-    """Makes derived files again from the log's first record, whatever the checkpoint says.
+    """Make derived files again from the log's first record, whatever the checkpoint says.
 
     Without a choice: queues, index and checkpoint. They are made beside the old ones and swapped
     in, equal to the byte to what the broker would have written; the old ones stay in

@@ -21,7 +21,7 @@ def run(
     s: Session,
     into: Annotated[Path, typer.Argument(metavar="INTO", help="Folder for the new store.")],
 ) -> int | None:
-    """Makes a store of the segments in folder STORE, whatever they are called, and repairs it.
+    """Make a store of the segments in folder STORE, whatever they are called, and repair it.
 
     For segments without queues, index or configuration, from a broken disk or a backup, or for the
     folder of a whole store: size and places of the segments are read from their records. Nothing in

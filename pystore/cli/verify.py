@@ -33,7 +33,7 @@ def run(
         bool, typer.Option("--deep", help="Compare each unit with its record, one by one.")
     ] = False,
 ) -> int | None:
-    """Checks log, consume queues, index and metadata against each other, and says what is lost.
+    """Check log, consume queues, index and metadata against each other, and say what is lost.
 
     Works on live, stopped and crashed stores, ours and Java's. Takes no lock and writes nothing: no
     byte and no time stamp changes. Each finding says what it means, what Apache RocketMQ does with
