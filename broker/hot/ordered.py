@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.hot.core import Core, CoreErrors
+from pystore.errors import OutOfMemory
 from pystore.native import ffi, lib
 
 __all__ = [
@@ -144,7 +145,9 @@ class OrderedBatches(CoreErrors):
         """Returns what the file has to say now. With `saving` the journal notes that it is about to
         be saved. Raises: OutOfMemory."""
         raw = ffi.new("uint8_t **")
-        size = self._check(lib.ps_core_order_text(self._core.handle, saving, raw))
+        size = lib.ps_core_order_text(self._core.handle, saving, raw)
+        if size < 0:  # it says no more than this, and what _error has is of another call
+            raise OutOfMemory("no memory for the batches of ordered groups")
         return bytes(ffi.buffer(raw[0], size))
 
     def begin_journal(self, path: Path, crc: int, lines: bytes = b"") -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
+import pytest
 from popping import popping, records
 from storeview import everything
 
+from broker.hot import ordered
 from broker.wire.codes import RequestCode as Code
 from broker.wire.codes import ResponseCode
+from pystore.errors import OutOfMemory, StoreIOError
 from pystore.meta.configfiles import SubscriptionGroup
 
 TIMERS = "rmq_sys_wheel_timer"
@@ -217,3 +221,13 @@ async def test_what_a_call_has_waited_for_that_is_gone_is_visible_a_second_later
         p.shift(1_100)
         got = await p.pop(poll=60_000)
         assert sorted(record[1] for record in records(got.body)) == [b"a", b"b"]
+
+
+def test_too_little_memory_is_not_told_in_the_words_of_an_earlier_error(monkeypatch):
+    """The text of ordered batches fails without words of its own."""
+    batches = ordered.OrderedBatches(SimpleNamespace(handle=None))
+    batches._error.code = StoreIOError.code
+    short = SimpleNamespace(ps_core_order_text=lambda *given: OutOfMemory.code)
+    monkeypatch.setattr(ordered, "lib", short)
+    with pytest.raises(OutOfMemory, match="ordered groups"):
+        batches.text(saving=True)
