@@ -28,6 +28,7 @@ StoreError (Exception)
 ├── OutOfMemory (MemoryError)
 ├── RecordDamaged (ValueError)
 ├── NotFound (LookupError)
+├── LogCutBack
 ├── BadArgument (ValueError)
 ├── Interrupted
 ├── ExpressionIllegal (ValueError)
@@ -327,6 +328,17 @@ class NotFound(StoreError, LookupError):
     next_step = "see what there is: `pystore info` for a store, `pystore admin` for a cluster"
 
 
+class LogCutBack(StoreError):
+    """The log was cut back, and what this reader has shown is not all in it any more. Next:
+    open a new Reader: what follows the cut may have the same offsets as what is gone.
+    """
+
+    code = -42
+    status = ""
+    meaning = "the log was cut back, and what this reader has shown is not all in it any more"
+    next_step = "open a new Reader: what follows the cut may have the same offsets as what is gone"
+
+
 class BadArgument(StoreError, ValueError):
     """An argument is invalid. Next: correct the argument."""
 
@@ -374,6 +386,7 @@ __all__ = [
     "Forbidden",
     "InSyncReplicasNotEnough",
     "Interrupted",
+    "LogCutBack",
     "MessageIllegal",
     "MissingSegment",
     "NewerLayout",

@@ -233,6 +233,19 @@ int ps_segments_peek(ps_segments *ss, int64_t offset, void *out, int64_t len, ps
     return code < 0 ? code : 1;
 }
 
+int ps_segments_read(ps_segments *ss, int64_t offset, void *out, int64_t len, ps_error *e) {
+    char path[PATH_MAX];
+    int64_t base = 0;
+    pthread_rwlock_rdlock(&ss->ss_lock);
+    int32_t i = segment_index_locked(ss, offset);
+    if (i >= 0) {
+        base = ss->ss_items[i].sg_base;
+        snprintf(path, sizeof path, "%s", ss->ss_items[i].sg_path);
+    }
+    pthread_rwlock_unlock(&ss->ss_lock);
+    return i < 0 ? 0 : read_at(ss->ss_io, path, offset - base, out, len, e);
+}
+
 /* What was written through a mapping that is gone is in the page cache: a descriptor syncs it, and
  * learns of a failure that nobody was told yet. */
 static int flush_unmapped(ps_segments *ss, int64_t base, const char *path, int64_t wrote,

@@ -46,6 +46,8 @@ int ps_segments_whole(ps_segments *ss, int64_t offset, ps_error *e);
 /* Copies `len` bytes from `offset` on, all of one file, without mapping it: for a look into each of
  * thousands. 1; 0 when no file holds the offset; or an error code. */
 int ps_segments_peek(ps_segments *ss, int64_t offset, void *out, int64_t len, ps_error *e);
+/* The same of the file that has its name now, whatever file was mapped. */
+int ps_segments_read(ps_segments *ss, int64_t offset, void *out, int64_t len, ps_error *e);
 /* Syncs what was written to item i, mapped or not; as ps_mapfile_flush. */
 int ps_segments_flush(ps_segments *ss, int32_t i, ps_error *e);
 /* How much of [from, to) is mapped, and how much of that is in memory, in bytes: looked at in

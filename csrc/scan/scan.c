@@ -330,6 +330,12 @@ static const char *missing_name(scanner *sn, int64_t physical) {
     if (physical < atomic_load(&sn->sn_store->st_log.lg_min)) return "deleted";
     ps_mapfile_unref(ps_segments_find(&sn->sn_store->st_log.lg_files, physical, &e));
     if (e.code == 0) return "not in the log";
+    if (e.sys_errno == ENOENT) {
+        snprintf(sn->sn_why, sizeof sn->sn_why,
+                 "its file was deleted meanwhile, as retention does it: refresh and scan again: %s",
+                 e.where);
+        return sn->sn_why;
+    }
     const char *why = e.sys_errno != 0 ? strerror_r(e.sys_errno, words, sizeof words) : "";
     snprintf(sn->sn_why, sizeof sn->sn_why, "%s%s%s: %s", e.text, *why ? ", " : "", why, e.where);
     return sn->sn_why;

@@ -136,6 +136,8 @@ static void start_normal(scan *c) {
         int64_t last = s->st_log.lg_files.ss_items[s->st_log.lg_files.ss_count - 1].sg_base;
         c->at = furthest < min ? min : furthest - furthest % size;
         c->at = c->at > last ? last : c->at;
+        /* A log that was cut back, and is not opened yet, may end in a file before. */
+        while (c->reading && c->at > min && !record_at(s, c->at, &r)) c->at -= size;
     }
     c->queues_from = c->index_from = c->at;
     if (s->st_index != NULL && ps_index_end(s->st_index) >= c->at)
@@ -966,6 +968,7 @@ int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_er
     atomic_store(&s->st_log.lg_end, c.at);
     atomic_store(&s->st_log.lg_flushed, c.at);
     atomic_store(&s->st_dispatcher.ds_end, c.at);
+    ps_reader_mark(s, c.last_start);
     report->log_min = atomic_load(&s->st_log.lg_min);
     report->log_max = c.at;
     report->seconds = (double)(ps_monotonic_ns() - began) / 1e9;
@@ -986,6 +989,7 @@ int ps_reader_extend_locked(ps_store *s, ps_error *e) {
         atomic_store(&s->st_log.lg_flushed, c.at);
         atomic_store(&s->st_dispatcher.ds_end, c.at);
         if (c.last_start >= 0) atomic_store(&s->st_log.lg_published_stamp, c.last_stamp);
+        if (c.last_start >= 0) ps_reader_mark(s, c.last_start);
     }
     return code;
 }

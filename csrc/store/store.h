@@ -123,6 +123,8 @@ struct ps_store {
     ps_tier st_tier;
     ps_tombstones st_tombstones;
     int64_t st_view;    /* readers: refreshes until now; dispatch lock */
+    int64_t st_mark_at; /* readers: the last record that was shown, -1 none; dispatch lock */
+    uint8_t st_mark[PS_RECORD_FIXED]; /* how it begins */
     bool st_view_whole; /* the last one found all there was */
     _Atomic int64_t st_damaged_reads; /* units that reads met and whose record is damaged */
 
@@ -206,6 +208,8 @@ int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_er
 /* Confirms a unit, for ps_queues_shared. */
 bool ps_recover_confirms(void *store, ps_queue *q, int64_t offset, const ps_unit *u);
 int ps_reader_extend_locked(ps_store *s, ps_error *e);
+/* A reader has shown the record that begins there as the last one; -1: it has no record yet. */
+void ps_reader_mark(ps_store *s, int64_t start);
 /* Whether a reader that failed so is to look again, after a pause. Who writes the store may delete
  * a file (retention, recovery) between a listing of its folder and the opening of it, and a listing
  * of files that are made and deleted meanwhile may have gaps. Recovery may take away hundreds of

@@ -17,8 +17,9 @@ from storeview import everything
 from waiting import until
 
 import pystore
-from pystore import GetStatus
+from pystore import GetStatus, settings
 from pystore.native import lib
+from pystore.repair.tail import cut_back
 
 #: Its number in csrc/files/io.h.
 LSEEK = 20
@@ -379,3 +380,26 @@ def test_room_made_ahead_is_asked_for_and_not_read(store_path):
     with Watched(store_path) as reader:
         assert lib.ps_io_faulty_calls(io, 1 << LSEEK) > 0
         assert (reader.info().log_max, len(reader.read("T", 0, 0))) == (end, 1)
+
+
+@pytest.mark.parametrize("kept", [10, 300])
+def test_a_log_that_was_cut_back_is_named(tmp_path, kept):
+    """As a slave's is that has what its master does not have. 300: in the segment before the last
+    one that stays."""
+    small = {"mappedFileSizeCommitLog": 65536}
+    with pystore.open(tmp_path / "s", **small) as store:
+        places = [store.put("t", b"%d" % n * 200, queue=0).physical_offset for n in range(400)]
+    with pystore.Reader(tmp_path / "s") as reader:
+        reader.refresh()
+        cut_back(tmp_path / "s", settings.load(None, small), places[kept])
+        with pytest.raises(pystore.LogCutBack):
+            reader.refresh()
+        with pystore.Reader(tmp_path / "s") as later:  # before a writer has opened it
+            assert later.range("t", 0) == (0, kept)
+            assert (later.info().log_max, len(list(later.messages()))) == (places[kept], kept)
+        with pystore.open(tmp_path / "s", **small) as store:
+            for n in range(400):
+                store.put("t", b"%d" % n * 200, queue=0)
+        with pytest.raises(pystore.LogCutBack):
+            reader.refresh()
+        assert reader.view() == 0
