@@ -15,6 +15,8 @@
 #include "store/store.h"
 
 #define READER_TRIES 11
+#define READER_LOOKS 3
+#define READER_LOOK_MS 20 /* before the first of these, each twice the one before */
 #define READER_PAUSE_MS 250 /* the longest; the first is 2 ms, each twice the one before */
 
 /* ---- making the object ---- */
@@ -318,17 +320,33 @@ bool ps_looks_again(ps_io *io, const char *root, const ps_error *e, int *tries) 
     return true;
 }
 
+/* What a writer has in hand that opens the store looks damaged or missing: before that is reported,
+ * it is looked at again. */
+static bool looks_twice(ps_io *io, const char *root, const ps_report *r, int *looks) {
+    bool tells = false;
+    for (int32_t i = 0; i < r->item_count && !tells; i++)
+        tells = r->items[i].action != PS_ACTION_KEPT;
+    if (!tells || *looks == READER_LOOKS || ps_lock_holder(io, root) == 0) return false;
+    usleep(1000 * (useconds_t)(READER_LOOK_MS << (*looks)++));
+    return true;
+}
+
 ps_store *ps_reader_open(const ps_conf *conf, ps_io *io, ps_report *report, ps_progress *progress,
                          ps_error *error) {
     ps_error mine = {0}, *e = error != NULL ? error : &mine;
     ps_report *own = report != NULL ? NULL : malloc(sizeof *own);
+    ps_report *r = report != NULL ? report : own;
+    ps_io *looked = io != NULL ? io : ps_io_system();
     ps_store *s;
-    int tries = 0;
-    if (report == NULL && own == NULL) return NULL;
-    do {
+    int tries = 0, looks = 0;
+    if (r == NULL) return NULL;
+    for (;;) {
         e->code = 0;
-        s = reader_try(conf, io, report != NULL ? report : own, progress, e);
-    } while (s == NULL && ps_looks_again(io != NULL ? io : ps_io_system(), conf->root, e, &tries));
+        s = reader_try(conf, io, r, progress, e);
+        if (s == NULL && !ps_looks_again(looked, conf->root, e, &tries)) break;
+        if (s != NULL && !looks_twice(looked, conf->root, r, &looks)) break;
+        if (s != NULL) give_up(s);
+    }
     if (progress != NULL) progress->phase = 4;
     free(own);
     return s;

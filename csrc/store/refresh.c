@@ -1,8 +1,6 @@
 /* A reader takes note of what another process has written since its last look. */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "store/lights.h"
 
@@ -24,38 +22,10 @@ static void skip_deleted(ps_store *s, int64_t first) {
     atomic_store(&s->st_dispatcher.ds_end, first);
 }
 
-void ps_reader_mark(ps_store *s, int64_t start) {
-    s->st_mark_at = start;
-    if (start >= 0 &&
-        ps_segments_peek(&s->st_log.lg_files, start, s->st_mark, sizeof s->st_mark, NULL) <= 0)
-        s->st_mark_at = -1;
-}
-
-/* A slave cuts off what its master does not have, and takes other records in its place: of its
- * queues, too, offsets that were shown are given once more. */
-static int check_mark(ps_store *s, int64_t *first, ps_error *e) {
-    uint8_t now[sizeof s->st_mark];
-    ps_error why = {0};
-    int64_t at = s->st_mark_at;
-    if (at < 0 || (*first != INT64_MAX && at < *first)) return 0; /* retention has it */
-    int code = ps_segments_read(&s->st_log.lg_files, at, now, sizeof now, &why);
-    if (code > 0 && memcmp(now, s->st_mark, sizeof now) == 0) return 0;
-    if (code < 0 && why.sys_errno != ENOENT) {
-        *e = why;
-        return code;
-    }
-    if (code < 0) code = ps_log_refresh(&s->st_log, first, e); /* retention may have it just now */
-    if (code < 0) return code;
-    if (*first != INT64_MAX && at < *first) return 0;
-    return ps_fail(e, PS_E_CUT_BACK, 0, at, s->st_root,
-                   "the log was cut back: the record at %lld, which was there, is another one, or"
-                   " none", (long long)at);
-}
-
 static int follow_writer_locked(ps_store *s, ps_error *e) {
     int64_t first;
     int code = ps_log_refresh(&s->st_log, &first, e);
-    if (code == 0) code = check_mark(s, &first, e);
+    if (code == 0) code = ps_reader_check_mark(s, &first, e);
     if (code == 0) code = ps_tombstones_load(s, NULL, e);
     if (code == 0) ps_tombstones_hide(s);
     s->st_topics.tt_shared.qs_log_limit = ps_log_listed_end(&s->st_log);

@@ -210,6 +210,8 @@ bool ps_recover_confirms(void *store, ps_queue *q, int64_t offset, const ps_unit
 int ps_reader_extend_locked(ps_store *s, ps_error *e);
 /* A reader has shown the record that begins there as the last one; -1: it has no record yet. */
 void ps_reader_mark(ps_store *s, int64_t start);
+/* PS_E_CUT_BACK when it no longer exists. *first: where the log begins, as it was listed. */
+int ps_reader_check_mark(ps_store *s, int64_t *first, ps_error *e);
 /* Whether a reader that failed so is to look again, after a pause. Who writes the store may delete
  * a file (retention, recovery) between a listing of its folder and the opening of it, and a listing
  * of files that are made and deleted meanwhile may have gaps. Recovery may take away hundreds of

@@ -21,8 +21,8 @@ from pystore import GetStatus, settings
 from pystore.native import lib
 from pystore.repair.tail import cut_back
 
-#: Its number in csrc/files/io.h.
-LSEEK = 20
+#: Their numbers in csrc/files/io.h.
+OPEN, LSEEK = 0, 20
 
 WRITER = """
     import json, sys, pystore
@@ -403,3 +403,25 @@ def test_a_log_that_was_cut_back_is_named(tmp_path, kept):
         with pytest.raises(pystore.LogCutBack):
             reader.refresh()
         assert reader.view() == 0
+
+
+def test_what_looks_damaged_beside_a_writer_is_looked_at_again(store_path, small):
+    """A writer that opens the store has parts of it in hand; what stays is told."""
+    strange = store_path / "index" / "20261130120000000"
+
+    def opens():
+        io = lib.ps_io_faulty_new()
+
+        class Watched(pystore.Reader):
+            def _io(self):
+                return io
+
+        with Watched(store_path) as reader:
+            assert any(item.what == "index" for item in reader.report.items)
+        return lib.ps_io_faulty_calls(io, 1 << OPEN)
+
+    with writer(store_path, small) as w:
+        w.tell("put 1")
+        strange.write_bytes(b"x")
+        beside = opens()
+    assert beside > 3 * opens()
