@@ -11,6 +11,7 @@
 
 #include "audit/lightaudit.h"
 #include "base/bytes.h"
+#include "base/grow.h"
 #include "format/multi.h"
 #include "light/light.h"
 
@@ -32,13 +33,7 @@ static bool take_name(au_lights *l, const uint8_t *p, int64_t len, int64_t at) {
     if (p[4] == LG_NAME_NEXT || number < l->li_given || number == UINT32_MAX) return false;
     l->li_given = number + 1;
     if (p[4] != LG_NAME_NEW) return true;
-    if (l->li_number_count == l->li_number_room) {
-        uint32_t room = l->li_number_room != 0 ? l->li_number_room * 2 : 64;
-        au_light *grown = realloc(l->li_numbers, (size_t)room * sizeof *grown);
-        if (grown == NULL) return false;
-        l->li_numbers = grown;
-        l->li_number_room = room;
-    }
+    if (!PS_GROW(l->li_numbers, l->li_number_room, l->li_number_count + 1, 64)) return false;
     l->li_numbers[l->li_number_count++] = (au_light){.number = (uint32_t)number,
                                                      .name_at = at + LG_NAME_HEAD,
                                                      .len = (uint8_t)(len - LG_NAME_HEAD),

@@ -8,6 +8,7 @@
 #include "audit/audit.h"
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/grow.h"
 #include "files/io.h"
 #include "format/names.h"
 #include "format/offsetblock.h"
@@ -129,15 +130,7 @@ static int name_of(ps_audit_offsets *o, const uint8_t **name, int64_t *len, ps_e
 /* ---- blocks ---- */
 
 static uint8_t *room_for(buffer *b, int64_t more) {
-    int64_t room = b->room;
-    while (room - b->len < more) room = room > 0 ? 2 * room : 2 * PIECE;
-    if (room > b->room) {
-        uint8_t *grown = realloc(b->bytes, (size_t)room);
-        if (grown == NULL) return NULL;
-        b->bytes = grown;
-        b->room = room;
-    }
-    return b->bytes + b->len;
+    return PS_GROW(b->bytes, b->room, b->len + more, 2 * PIECE) ? b->bytes + b->len : NULL;
 }
 
 /* The rows of the pair that is read, behind what is in `out`. */

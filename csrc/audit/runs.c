@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "queues/consumequeue.h"
 
 void au_rivals_init(au_rivals *rv) {
@@ -40,14 +41,7 @@ void au_rivals_add(au_rivals *rv, const uint8_t *topic, int32_t topic_len, int32
                    const au_run *run) {
     pthread_mutex_lock(&rv->rv_lock);
     au_claims *c = claims_of(rv, topic, topic_len, queue_id);
-    if (c != NULL && c->cl_count == c->cl_room) {
-        int32_t room = c->cl_room == 0 ? 1 : c->cl_room * 2;
-        au_run *more = realloc(c->cl_runs, (size_t)room * sizeof *more);
-        if (more != NULL) {
-            c->cl_runs = more;
-            c->cl_room = room;
-        }
-    }
-    if (c != NULL && c->cl_count < c->cl_room) c->cl_runs[c->cl_count++] = *run;
+    if (c != NULL && PS_GROW(c->cl_runs, c->cl_room, c->cl_count + 1, 1))
+        c->cl_runs[c->cl_count++] = *run;
     pthread_mutex_unlock(&rv->rv_lock);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "format/multi.h"
 #include "queues/consumequeue.h"
 
@@ -130,15 +131,7 @@ const au_segment *au_segment_at(const ps_audit *a, int64_t physical) {
 
 ps_finding *au_find(ps_findings *f, int32_t kind, int64_t from, int64_t to, int64_t count,
                     int64_t physical, int64_t value) {
-    if (f->count >= f->room && f->room < FINDINGS_MAX) {
-        int64_t room = f->room == 0 ? 16 : f->room * 2;
-        ps_finding *more = realloc(f->items, (size_t)room * sizeof *more);
-        if (more != NULL) {
-            f->items = more;
-            f->room = room;
-        }
-    }
-    if (f->count >= f->room) {
+    if (f->count == FINDINGS_MAX || !PS_GROW(f->items, f->room, f->count + 1, 16)) {
         f->dropped++;
         return NULL;
     }

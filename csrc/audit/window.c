@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/grow.h"
+
 #define WINDOW (1 << 18) /* what was copied is still in the processor's cache when it is checked */
 #define PAGE 4096
 
@@ -79,12 +81,7 @@ const uint8_t *ps_window_read(ps_window *w, int64_t at, int64_t least, int64_t *
         int64_t upto = at < w->wd_hole && w->wd_hole < w->wd_size ? w->wd_hole : w->wd_size;
         int64_t usual = upto - at < WINDOW ? upto - at : WINDOW;
         int64_t room = least > usual ? least : usual;
-        if (room > w->wd_room) {
-            uint8_t *more = realloc(w->wd_bytes, (size_t)room);
-            if (more == NULL) return NULL;
-            w->wd_bytes = more;
-            w->wd_room = room;
-        }
+        if (!PS_GROW(w->wd_bytes, w->wd_room, room, room)) return NULL;
         w->wd_from = at;
         window_fill(w, room);
     }

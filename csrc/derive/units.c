@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/grow.h"
 #include "derive/part.h"
 #include "files/mapfile.h"
 #include "queues/consumequeue.h"
@@ -163,15 +164,9 @@ static bool is_of(const dv_queue *q, const ps_record *r) {
 
 /* NULL: no memory. */
 static dv_queue *queue_add(ps_derive *d, const uint8_t *topic, int32_t topic_len, int32_t id) {
-    if (d->dv_queue_count == d->dv_queue_room) {
-        int32_t room = d->dv_queue_room > 0 ? d->dv_queue_room * 2 : 64;
-        dv_queue **more = realloc(d->dv_queues, (size_t)room * sizeof *more);
-        if (more == NULL) return NULL;
-        d->dv_queues = more;
-        d->dv_queue_room = room;
-    }
-    dv_queue *q =
-        ps_chains_reserve(&d->dv_table) ? calloc(1, sizeof *q + (size_t)topic_len + 1) : NULL;
+    bool room = PS_GROW(d->dv_queues, d->dv_queue_room, d->dv_queue_count + 1, 64) &&
+                ps_chains_reserve(&d->dv_table);
+    dv_queue *q = room ? calloc(1, sizeof *q + (size_t)topic_len + 1) : NULL;
     if (q == NULL) return NULL;
     q->qu_id = id;
     q->qu_topic_len = topic_len;

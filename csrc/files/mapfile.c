@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/grow.h"
 #include "base/sigbus.h"
 
 #define PS_PAGE 4096
@@ -339,15 +340,9 @@ static int list_one(ps_io *io, const char *folder, const struct dirent *d, bool 
         if (!strict) return 0;
         return ps_fail(e, PS_E_STRAY_FILE, 0, -1, path, "unexpected file");
     }
-    if (out->count == *room) {
-        int32_t more = *room ? *room * 2 : 4;
-        void *grown = realloc(out->items, (size_t)more * sizeof *out->items);
-        if (grown == NULL)
-            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder,
-                           "no memory for the list of the folder's files");
-        out->items = grown;
-        *room = more;
-    }
+    if (!PS_GROW(out->items, *room, out->count + 1, 4))
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder,
+                       "no memory for the list of the folder's files");
     struct ps_listed *item = &out->items[out->count++];
     snprintf(item->name, sizeof item->name, "%.63s", d->d_name);
     errno = 0;

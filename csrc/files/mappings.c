@@ -7,6 +7,8 @@
 
 #include <stdlib.h>
 
+#include "base/grow.h"
+
 void ps_mappings_init(ps_mappings *m, int32_t max, bool (*let_go)(ps_mapfile *mf)) {
     *m = (ps_mappings){.mp_max = max, .mp_let_go = let_go};
     pthread_mutex_init(&m->mp_lock, NULL);
@@ -40,16 +42,6 @@ static ps_mapfile *take_idle_locked(ps_mappings *m) {
     return NULL;
 }
 
-static bool grow_locked(ps_mappings *m) {
-    if (m->mp_count + m->mp_coming < m->mp_room) return true;
-    int32_t room = m->mp_room ? m->mp_room * 2 : 64;
-    ps_mapfile **grown = realloc(m->mp_files, (size_t)room * sizeof *grown);
-    if (grown == NULL) return false;
-    m->mp_files = grown;
-    m->mp_room = room;
-    return true;
-}
-
 int ps_mappings_make_room(ps_mappings *m) {
     ps_mapfile *idle = NULL;
     if (m == NULL) return 0;
@@ -59,7 +51,7 @@ int ps_mappings_make_room(ps_mappings *m) {
         ps_mapfile_unref(idle); /* a system call: not under the lock */
         pthread_mutex_lock(&m->mp_lock);
     }
-    bool good = grow_locked(m);
+    bool good = PS_GROW(m->mp_files, m->mp_room, m->mp_count + m->mp_coming + 1, 64);
     if (good) m->mp_coming++;
     pthread_mutex_unlock(&m->mp_lock);
     return good ? 0 : PS_E_NO_MEMORY;

@@ -14,6 +14,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/grow.h"
+
 void ps_segments_init(ps_segments *ss, ps_io *io, int64_t file_size, int flags) {
     memset(ss, 0, sizeof *ss);
     ss->ss_io = io;
@@ -39,19 +41,9 @@ void ps_segments_free(ps_segments *ss) {
 /* For a file that has room in ps_mappings. */
 static int add_item(ps_segments *ss, int64_t base, const char *path, ps_mapfile *mf) {
     char *copy = strdup(path);
-    int code = copy == NULL ? PS_E_NO_MEMORY : 0;
     pthread_rwlock_wrlock(&ss->ss_lock);
-    if (code == 0 && ss->ss_count == ss->ss_room) {
-        int32_t room = ss->ss_room ? ss->ss_room * 2 : 2;
-        ps_segment *grown = realloc(ss->ss_items, (size_t)room * sizeof *grown);
-        if (grown == NULL) {
-            code = PS_E_NO_MEMORY;
-        } else {
-            ss->ss_items = grown;
-            ss->ss_room = room;
-        }
-    }
-    if (code == 0) {
+    bool room = copy != NULL && PS_GROW(ss->ss_items, ss->ss_room, ss->ss_count + 1, 2);
+    if (room) {
         int32_t i = ss->ss_count++;
         for (; i > 0 && ss->ss_items[i - 1].sg_base > base; i--)
             ss->ss_items[i] = ss->ss_items[i - 1];
@@ -62,8 +54,8 @@ static int add_item(ps_segments *ss, int64_t base, const char *path, ps_mapfile 
         }
     }
     pthread_rwlock_unlock(&ss->ss_lock);
-    if (code < 0) free(copy);
-    return code;
+    if (!room) free(copy);
+    return room ? 0 : PS_E_NO_MEMORY;
 }
 
 int ps_segments_add(ps_segments *ss, int64_t base, const char *path, ps_mapfile *mf_or_null) {

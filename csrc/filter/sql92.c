@@ -31,6 +31,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/grow.h"
 #include "format/javanum.h"
 #include "filter/sql92code.h"
 
@@ -288,25 +289,14 @@ static void expect_token(parser *p, token kind) {
 
 /* ---- code ---- */
 
-/* Room for one more of `count` items; the items, or NULL. */
-static void *room_for_item(parser *p, void *items, int32_t count, int32_t *have, size_t size) {
-    if (count < *have) return items;
-    int32_t more = *have > 0 ? *have * 2 : 16;
-    void *grown = realloc(items, (size_t)more * size);
-    if (grown == NULL)
-        no_memory(p);
-    else
-        *have = more;
-    return grown;
-}
-
 /* Appends an instruction that leaves `effect` more values on the stack. */
 static ps_sql92_instruction *emit_op(parser *p, ps_sql92_op op, int32_t effect) {
     ps_sql92 *sql = p->sql;
     if (p->failed < 0) return &p->spare;
-    void *code = room_for_item(p, sql->code, sql->code_count, &p->code_room, sizeof *sql->code);
-    if (code == NULL) return &p->spare;
-    sql->code = code;
+    if (!PS_GROW(sql->code, p->code_room, sql->code_count + 1, 16)) {
+        no_memory(p);
+        return &p->spare;
+    }
     p->stack += effect;
     if (p->stack > PS_SQL92_STACK_MAX) refuse_at(p, p->start, "nested too deeply");
     ps_sql92_instruction *in = &sql->code[sql->code_count++];
@@ -348,9 +338,8 @@ static int32_t take_name(parser *p) {
             memcmp(sql->pool + sql->names[i].at, p->text + p->start, (size_t)len) == 0)
             break;
     if (i == sql->name_count) {
-        void *names = room_for_item(p, sql->names, i, &p->name_room, sizeof *sql->names);
         if (i == PS_SQL92_NAMES_MAX) refuse_at(p, p->start, "expected no more than 128 properties");
-        if (names != NULL) sql->names = names;
+        if (!PS_GROW(sql->names, p->name_room, i + 1, 16)) no_memory(p);
         if (p->failed < 0) return 0;
         memcpy(sql->pool + sql->pool_len, p->text + p->start, (size_t)len);
         sql->names[sql->name_count++] = (ps_sql92_span){sql->pool_len, len};
@@ -610,9 +599,7 @@ static void parse_in(parser *p, operand *left, bool not) {
     expect_token(p, T_OPEN);
     for (bool more = true; more && p->failed == 0;) {
         ps_sql92_span text = take_text(p);
-        void *items =
-            room_for_item(p, sql->items, sql->item_count, &p->item_room, sizeof *sql->items);
-        if (items != NULL) sql->items = items;
+        if (!PS_GROW(sql->items, p->item_room, sql->item_count + 1, 16)) no_memory(p);
         if (p->failed == 0) sql->items[sql->item_count++] = text;
         more = p->kind == T_COMMA;
         if (more) next_token(p);

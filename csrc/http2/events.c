@@ -2,17 +2,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "http2/call.h"
 
 bool ps_h2_append(ps_h2_bytes *b, const void *data, int64_t len) {
-    if (b->len + len > b->room) {
-        int64_t room = b->room > 0 ? b->room : 64;
-        while (room < b->len + len) room *= 2;
-        uint8_t *made = realloc(b->data, (size_t)room);
-        if (made == NULL) return false;
-        b->data = made;
-        b->room = room;
-    }
+    if (!PS_GROW(b->data, b->room, b->len + len, 64)) return false;
     if (len > 0) memcpy(b->data + b->len, data, (size_t)len);
     b->len += len;
     return true;
@@ -34,13 +28,7 @@ void ps_h2_unref(ps_h2_call *c) {
 
 bool ps_h2_push(ps_h2 *h, int32_t kind, ps_h2_call *c, ps_h2_bytes *data) {
     if (h->event_from > 0 && h->event_from == h->event_count) h->event_from = h->event_count = 0;
-    if (h->event_count == h->event_room) {
-        int32_t room = h->event_room > 0 ? 2 * h->event_room : 16;
-        ps_h2_queued *made = realloc(h->events, (size_t)room * sizeof *made);
-        if (made == NULL) return false;
-        h->events = made;
-        h->event_room = room;
-    }
+    if (!PS_GROW(h->events, h->event_room, h->event_count + 1, 16)) return false;
     ps_h2_queued *event = &h->events[h->event_count++];
     *event = (ps_h2_queued){.kind = kind, .call = c};
     c->refs++;

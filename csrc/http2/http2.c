@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/grow.h"
 #include "http2/call.h"
 
 #define WINDOW (1 << 20)
@@ -19,12 +20,7 @@
 
 /* The headers of a call as they are handed out. */
 static bool list_headers(ps_h2 *h, ps_h2_call *c, ps_h2_event *out) {
-    if (c->header_count > h->header_room) {
-        ps_h2_header *made = realloc(h->header_list, (size_t)c->header_count * sizeof *made);
-        if (made == NULL) return false;
-        h->header_list = made;
-        h->header_room = c->header_count;
-    }
+    if (!PS_GROW(h->header_list, h->header_room, c->header_count, c->header_count)) return false;
     const char *at = (const char *)c->headers.data;
     for (int32_t i = 0; i < c->header_count; i++) {
         ps_h2_header *each = &h->header_list[i];

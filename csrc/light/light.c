@@ -17,6 +17,7 @@
 #include "base/bytes.h"
 #include "base/chains.h"
 #include "base/crc.h"
+#include "base/grow.h"
 #include "files/mapfile.h"
 #include "files/replace.h"
 #include "light/slot.h"
@@ -132,14 +133,7 @@ static int flush_slots(ps_light *l, ps_error *e) {
 }
 
 static bool grow_buffer(uint8_t **buffer, int32_t *room, int64_t need) {
-    int64_t more = *room > 0 ? *room : 4096;
-    if (need <= *room) return true;
-    while (more < need) more *= 2;
-    uint8_t *grown = more <= INT32_MAX ? realloc(*buffer, (size_t)more) : NULL;
-    if (grown == NULL) return false;
-    *buffer = grown;
-    *room = (int32_t)more;
-    return true;
+    return need <= 1 << 30 && PS_GROW(*buffer, *room, need, 4096);
 }
 
 static int no_memory(ps_error *e) {
@@ -402,14 +396,9 @@ int32_t ps_light_expired_locked(ps_light *l, const void *family, int32_t len, in
 /* Room for the number; numbers before it may be missing. */
 static ps_light_page *page_of(ps_light *l, uint32_t number) {
     uint32_t at = number / PS_LIGHT_PAGE;
-    if (at >= l->lt_page_count) {
-        uint32_t count = 2 * at + 16;
-        ps_light_page **grown = realloc(l->lt_pages, (size_t)count * sizeof *grown);
-        if (grown == NULL) return NULL;
-        memset(grown + l->lt_page_count, 0, (size_t)(count - l->lt_page_count) * sizeof *grown);
-        l->lt_pages = grown;
-        l->lt_page_count = count;
-    }
+    uint32_t had = l->lt_page_count;
+    if (!PS_GROW(l->lt_pages, l->lt_page_count, at + 1, 16)) return NULL;
+    memset(l->lt_pages + had, 0, (size_t)(l->lt_page_count - had) * sizeof *l->lt_pages);
     if (l->lt_pages[at] == NULL) l->lt_pages[at] = calloc(1, sizeof **l->lt_pages);
     return l->lt_pages[at];
 }
@@ -1028,12 +1017,10 @@ static int list_files(ps_light *l, int64_t **bases, int32_t *count, ps_error *e)
         if (strlen(d->d_name) != 20) continue;
         int64_t base = strtoll(d->d_name, &end, 10);
         if (*end != 0 || base < 0 || base % PS_LIGHT_FILE_SLOTS != 0) continue;
-        if (*count == room) {
-            int64_t *grown = realloc(*bases, (size_t)(room = room * 2 + 16) * sizeof *grown);
-            if (grown == NULL) code = no_memory(e);
-            if (grown != NULL) *bases = grown;
-        }
-        if (code == 0) (*bases)[(*count)++] = base;
+        if (PS_GROW(*bases, room, *count + 1, 16))
+            (*bases)[(*count)++] = base;
+        else
+            code = no_memory(e);
     }
     l->lt_io->closedir(l->lt_io, dir);
     if (*count > 1) qsort(*bases, (size_t)*count, sizeof **bases, by_number);

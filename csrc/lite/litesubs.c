@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "base/threads.h"
 #include "core/lock.h"
 #include "format/multi.h"
@@ -83,13 +84,8 @@ static lite_group *group_of(ps_lite *l, ps_slice name) {
 }
 
 static bool list_client(ps_lite *l, lite_client *c) {
-    if (l->rg_client_count == l->rg_client_room) {
-        int32_t room = l->rg_client_room > 0 ? 2 * l->rg_client_room : ROOM_FIRST;
-        lite_client **grown = realloc(l->rg_clients, (size_t)room * sizeof *grown);
-        if (grown == NULL) return false;
-        l->rg_clients = grown;
-        l->rg_client_room = room;
-    }
+    if (!PS_GROW(l->rg_clients, l->rg_client_room, l->rg_client_count + 1, ROOM_FIRST))
+        return false;
     c->lc_at = l->rg_client_count;
     l->rg_clients[l->rg_client_count++] = c;
     return true;

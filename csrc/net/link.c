@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/grow.h"
 #include "net/reactor.h"
 #include "tables/access.h"
 
@@ -32,12 +33,8 @@ void ps_link_count(ps_net *net, bool over, int32_t more) {
 static bool find_slot(ps_net *net, int32_t *slot) {
     for (*slot = net->nt_free; *slot < net->nt_slots; ++*slot)
         if (net->nt_links[*slot] == NULL) return true;
-    int32_t slots = net->nt_slots > 0 ? net->nt_slots * 2 : SLOTS_FIRST;
-    ps_link **links = realloc(net->nt_links, (size_t)slots * sizeof *links);
-    if (links == NULL) return false;
-    memset(links + net->nt_slots, 0, (size_t)(slots - net->nt_slots) * sizeof *links);
-    net->nt_links = links;
-    net->nt_slots = slots;
+    if (!PS_GROW(net->nt_links, net->nt_slots, *slot + 1, SLOTS_FIRST)) return false;
+    memset(net->nt_links + *slot, 0, (size_t)(net->nt_slots - *slot) * sizeof *net->nt_links);
     return true;
 }
 

@@ -1,6 +1,5 @@
 /* When ordered batches come back: a heap of those that somebody wants to know it of. */
-#include <stdlib.h>
-
+#include "base/grow.h"
 #include "base/threads.h"
 #include "core/lock.h"
 #include "pop/orders.h"
@@ -29,16 +28,6 @@ static void sift_due(ps_order_log *l, ps_order *o, int32_t i) {
     place_due(l, o, i);
 }
 
-static bool have_room(ps_order_log *l) {
-    if (l->ol_due_count < l->ol_due_room) return true;
-    int32_t room = l->ol_due_room > 0 ? 2 * l->ol_due_room : ROOM_FIRST;
-    ps_order **grown = realloc(l->ol_due, (size_t)room * sizeof *grown);
-    if (grown == NULL) return false;
-    l->ol_due = grown;
-    l->ol_due_room = room;
-    return true;
-}
-
 void ps_order_undue(ps_core *c, ps_order *o) {
     ps_order_log *l = ps_order_log_of(c);
     int32_t i = o->or_due_at - 1;
@@ -54,7 +43,7 @@ bool ps_order_due(ps_core *c, ps_order *o, int64_t at_ms) {
     if (o->or_due_at > 0) {
         sift_due(l, o, o->or_due_at - 1);
     } else {
-        if (!have_room(l)) return false;
+        if (!PS_GROW(l->ol_due, l->ol_due_room, l->ol_due_count + 1, ROOM_FIRST)) return false;
         sift_due(l, o, l->ol_due_count++);
     }
     if (l->ol_due[0] == o) ps_eventfd_tell(c->co_event_fd); /* the next deadline is this one */

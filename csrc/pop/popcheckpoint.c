@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "pop/pop.h"
 #include "core/lock.h"
 #include "tables/tables.h"
@@ -80,14 +81,7 @@ static due_heap *heap_of(ps_pop_state *x, int32_t revive_queue) {
         h = &heaps[x->po_heap_count++];
         *h = (due_heap){.dh_queue = revive_queue};
     }
-    if (h->dh_count == h->dh_room) {
-        int32_t room = h->dh_room ? 2 * h->dh_room : 64;
-        ps_check_point **all = realloc(h->dh_all, (size_t)room * sizeof(ps_check_point *));
-        if (all == NULL) return NULL;
-        h->dh_all = all;
-        h->dh_room = room;
-    }
-    return h;
+    return PS_GROW(h->dh_all, h->dh_room, h->dh_count + 1, 64) ? h : NULL;
 }
 
 static void take_from_heap(due_heap *h, ps_check_point *p) {

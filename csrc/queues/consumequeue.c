@@ -22,6 +22,7 @@
 
 #include "base/bisect.h"
 #include "base/bytes.h"
+#include "base/grow.h"
 #include "files/aside.h"
 #include "format/record.h"
 #include "queues/claims.h"
@@ -107,15 +108,9 @@ static int hold_file(ps_queue *q, ps_mapfile *mf) {
     int32_t most = shared->qs_mappings != NULL ? shared->qs_mappings->mp_max / 2 : INT32_MAX;
     hold_none(q);
     if (shared->qs_held_count >= most && most > 0) hold_one_less(shared);
-    if (shared->qs_held_count == shared->qs_held_room) {
-        int32_t room = shared->qs_held_room ? shared->qs_held_room * 2 : 64;
-        ps_queue **grown = realloc(shared->qs_held, (size_t)room * sizeof *grown);
-        if (grown == NULL) {
-            ps_mapfile_unref(mf);
-            return PS_E_NO_MEMORY;
-        }
-        shared->qs_held = grown;
-        shared->qs_held_room = room;
+    if (!PS_GROW(shared->qs_held, shared->qs_held_room, shared->qs_held_count + 1, 64)) {
+        ps_mapfile_unref(mf);
+        return PS_E_NO_MEMORY;
     }
     q->cq_held_slot = shared->qs_held_count;
     q->cq_held_max = -1;
@@ -1066,13 +1061,7 @@ int ps_queue_refresh_locked(ps_queue *q, ps_error *e) {
 }
 
 static int tail_push(ps_queue *q, int64_t offset, const ps_unit *unit) {
-    if (q->cq_tail_count == q->cq_tail_room) {
-        int32_t room = q->cq_tail_room ? q->cq_tail_room * 2 : 16;
-        ps_unit *grown = realloc(q->cq_tail, (size_t)room * sizeof *grown);
-        if (grown == NULL) return PS_E_NO_MEMORY;
-        q->cq_tail = grown;
-        q->cq_tail_room = room;
-    }
+    if (!PS_GROW(q->cq_tail, q->cq_tail_room, q->cq_tail_count + 1, 16)) return PS_E_NO_MEMORY;
     if (q->cq_tail_count == 0) atomic_store(&q->cq_tail_from, offset);
     q->cq_tail[q->cq_tail_count++] = *unit;
     if (unit->size != PS_UNIT_NONE) atomic_store(&q->cq_max_physical, ps_unit_end(unit));

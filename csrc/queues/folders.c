@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "format/record.h"
+#include "base/grow.h"
 #include "base/report.h"
 #include "queues/folders.h"
 
@@ -44,14 +45,8 @@ static void folder_of(const ps_topics *tt, const found_queue *f, char *path, siz
 
 static int found_add(ps_topics *tt, found_queues *f, ps_topic *t, int id, ps_error *e) {
     char path[PATH_MAX];
-    if (f->count == f->room) {
-        int32_t room = f->room ? f->room * 2 : 64;
-        found_queue *grown = realloc(f->items, (size_t)room * sizeof *grown);
-        if (grown == NULL)
-            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the list of queues");
-        f->items = grown;
-        f->room = room;
-    }
+    if (!PS_GROW(f->items, f->room, f->count + 1, 64))
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the list of queues");
     found_queue *q = &f->items[f->count];
     *q = (found_queue){.topic = t, .id = id};
     folder_of(tt, q, path, sizeof path);

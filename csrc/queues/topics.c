@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "format/multi.h"
 #include "queues/topics.h"
 
@@ -90,13 +91,7 @@ int ps_topic_queue_add_locked(ps_topic *t, ps_queue *q) {
         atomic_store(&t->tp_blocks[at], block);
     }
     int32_t n = atomic_load(&tt->tt_queue_count);
-    if (n == tt->tt_queue_room) {
-        int32_t room = n ? n * 2 : 64;
-        ps_queue **grown = realloc(tt->tt_queues, (size_t)room * sizeof *grown);
-        if (grown == NULL) return PS_E_NO_MEMORY;
-        tt->tt_queues = grown;
-        tt->tt_queue_room = room;
-    }
+    if (!PS_GROW(tt->tt_queues, tt->tt_queue_room, n + 1, 64)) return PS_E_NO_MEMORY;
     tt->tt_queues[n] = q;
     atomic_store(&tt->tt_queue_count, n + 1);
     atomic_store_explicit(&block[place_in(at, q->cq_id)], q, memory_order_release);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/grow.h"
 #include "base/threads.h"
 #include "format/property.h"
 #include "tables/access.h"
@@ -253,13 +254,9 @@ static void finish_step(ps_conn *n, ps_step *out) {
 
 static int delegate_frame(ps_core *c, const uint8_t *data, int64_t len) {
     ps_call *call = ps_mine(c);
-    if (call->ca_frames.fs_count == call->ca_frames.fs_room) {
-        int32_t room = call->ca_frames.fs_room ? call->ca_frames.fs_room * 2 : 64;
-        ps_frame *frames = realloc(call->ca_frames.fs_first, (size_t)room * sizeof *frames);
-        if (frames == NULL) return PS_E_NO_MEMORY;
-        call->ca_frames.fs_first = frames;
-        call->ca_frames.fs_room = room;
-    }
+    if (!PS_GROW(call->ca_frames.fs_first, call->ca_frames.fs_room, call->ca_frames.fs_count + 1,
+                 64))
+        return PS_E_NO_MEMORY;
     call->ca_frames.fs_first[call->ca_frames.fs_count++] = (ps_frame){data, len};
     return 0;
 }

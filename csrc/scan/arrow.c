@@ -23,6 +23,7 @@
 #include "base/bytes.h"
 #include "base/chains.h"
 #include "base/error.h"
+#include "base/grow.h"
 #include "format/record.h"
 #include "format/utf8.h"
 
@@ -230,12 +231,7 @@ static bool same_name(const ps_property *a, const ps_property *b) {
 static int drop_repeated_many(ps_arrow_batch *ba, int32_t count) {
     int32_t room = 64;
     while (room < 2 * count) room *= 2;
-    if (room > ba->ba_table_room) {
-        int32_t *table = realloc(ba->ba_table, (size_t)room * sizeof *table);
-        if (table == NULL) return PS_E_NO_MEMORY;
-        ba->ba_table = table;
-        ba->ba_table_room = room;
-    }
+    if (!PS_GROW(ba->ba_table, ba->ba_table_room, room, room)) return PS_E_NO_MEMORY;
     memset(ba->ba_table, 0xFF, (size_t)room * sizeof *ba->ba_table);
     for (int32_t i = count - 1; i >= 0; i--) {
         ps_property *p = &ba->ba_properties[i];
@@ -269,12 +265,7 @@ static int drop_repeated(ps_arrow_batch *ba, int32_t count) {
 /* Splits a row's properties into ba_properties. Returns how many, or PS_E_NO_MEMORY. */
 static int32_t properties_split(ps_arrow_batch *ba, const ps_row *row) {
     int32_t count = 0, at = 0, most = row->rw_properties_len / 3 + 1;
-    if (most > ba->ba_property_room) {
-        ps_property *list = realloc(ba->ba_properties, (size_t)most * sizeof *list);
-        if (list == NULL) return PS_E_NO_MEMORY;
-        ba->ba_properties = list;
-        ba->ba_property_room = most;
-    }
+    if (!PS_GROW(ba->ba_properties, ba->ba_property_room, most, most)) return PS_E_NO_MEMORY;
     while (count < most && ps_property_next(row->rw_properties, row->rw_properties_len, &at,
                                             &ba->ba_properties[count]))
         count++;

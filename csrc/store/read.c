@@ -13,6 +13,7 @@
 #include "base/bisect.h"
 #include "base/bytes.h"
 #include "base/crc.h"
+#include "base/grow.h"
 #include "filter/sql92.h"
 #include "log/resync.h"
 #include "store/cold.h"
@@ -870,13 +871,7 @@ static int keep_matches(ps_store *s, query *q, const int64_t *places, int32_t n)
         if (p == NULL && ps_segments_whole(&s->st_log.lg_files, places[i], &q->why) < 0)
             return PS_E_FILE_SIZE;
         if (!match || (q->count > 0 && q->found[q->count - 1] == places[i])) continue;
-        if (q->count == q->room) {
-            int32_t room = q->room ? q->room * 2 : 64;
-            int64_t *grown = realloc(q->found, (size_t)room * sizeof *grown);
-            if (grown == NULL) return PS_E_NO_MEMORY;
-            q->found = grown;
-            q->room = room;
-        }
+        if (!PS_GROW(q->found, q->room, q->count + 1, 64)) return PS_E_NO_MEMORY;
         q->found[q->count++] = places[i];
     }
     return 0;

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "files/replace.h"
 #include "format/property.h"
 #include "store/deliver.h"
@@ -224,14 +225,8 @@ static void drop_past_taken(ps_timers *t) {
 
 static int remember_taken(ps_timers *t, const wanted *w, ps_error *e) {
     if (t->tm_taken_count == t->tm_taken_room) drop_past_taken(t);
-    if (2 * t->tm_taken_count >= t->tm_taken_room) {
-        int64_t room = t->tm_taken_room == 0 ? 64 : 2 * t->tm_taken_room;
-        taken *more = realloc(t->tm_taken, (size_t)room * sizeof *more);
-        if (more == NULL)
-            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the timers");
-        t->tm_taken = more;
-        t->tm_taken_room = room;
-    }
+    if (!PS_GROW(t->tm_taken, t->tm_taken_room, 2 * t->tm_taken_count + 1, 64))
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the timers");
     t->tm_taken[t->tm_taken_count++] =
         (taken){w->out_ms, hash_on(hash_on(HASH_FROM, w->topic), w->key)};
     return 0;
@@ -452,12 +447,7 @@ void ps_timers_close(ps_timers *t) {
 static bool compose_properties(ps_timers *t, const ps_record *r, ps_text add, ps_text *out) {
     ps_placement p = {.properties = {r->properties, r->properties_len}, .add = add};
     int64_t room = ps_place_room(&p);
-    if (room > t->tm_room) {
-        uint8_t *more = realloc(t->tm_properties, (size_t)room);
-        if (more == NULL) return false;
-        t->tm_properties = more;
-        t->tm_room = room;
-    }
+    if (!PS_GROW(t->tm_properties, t->tm_room, room, room)) return false;
     *out = (ps_text){t->tm_properties, ps_place_properties(&p, t->tm_properties)};
     if (out->len > PS_PROPERTIES_MAX) *out = p.properties; /* too full for it: as they are */
     return true;

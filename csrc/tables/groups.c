@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "core/core.h"
 #include "core/lock.h"
 #include "format/multi.h"
@@ -242,13 +243,8 @@ ps_mark *ps_pair_mark(ps_pair *p, int32_t queue_id, bool make) {
     int32_t at = mark_place(p, queue_id);
     if (at < p->pr_mark_count && p->pr_marks[at].mk_queue == queue_id) return &p->pr_marks[at];
     if (!make) return NULL;
-    if (p->pr_mark_count == p->pr_mark_room) {
-        int32_t room = p->pr_mark_room > 0 ? 2 * p->pr_mark_room : p->pr_light ? 1 : 4;
-        ps_mark *marks = realloc(p->pr_marks, (size_t)room * sizeof *marks);
-        if (marks == NULL) return NULL;
-        p->pr_marks = marks;
-        p->pr_mark_room = room;
-    }
+    if (!PS_GROW(p->pr_marks, p->pr_mark_room, p->pr_mark_count + 1, p->pr_light ? 1 : 4))
+        return NULL;
     ps_mark *m = &p->pr_marks[at];
     memmove(m + 1, m, (size_t)(p->pr_mark_count - at) * sizeof *m);
     *m = (ps_mark){.mk_queue = queue_id, .mk_offset = -1, .mk_reset = -1, .mk_pulled = -1};
@@ -276,12 +272,7 @@ ps_mark *ps_pair_mark_asked(ps_pair *p, int32_t queue_id) {
 bool ps_pair_marks(ps_pair *p, int32_t count) {
     int32_t from = p->pr_mark_count, beyond = from - mark_place(p, count), room = count + beyond;
     if (from - beyond == count) return true;
-    if (room > p->pr_mark_room) {
-        ps_mark *marks = realloc(p->pr_marks, (size_t)room * sizeof *marks);
-        if (marks == NULL) return false;
-        p->pr_marks = marks;
-        p->pr_mark_room = room;
-    }
+    if (!PS_GROW(p->pr_marks, p->pr_mark_room, room, room)) return false;
     ps_mark *all = p->pr_marks;
     memmove(all + count, all + from - beyond, (size_t)beyond * sizeof *all);
     from -= beyond;

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
+
 #define READERS_FIRST 16
 
 static bool is_same(ps_slice a, ps_slice b) {
@@ -43,13 +45,7 @@ ps_light_reader *ps_light_reader_at(const ps_core *c, const ps_light_offset *row
 static ps_light_reader *make_reader(ps_light_offsets *t, ps_slice group, ps_slice family,
                                     uint32_t hash) {
     while (t->ot_free < t->ot_numbers && t->ot_readers[t->ot_free] != NULL) t->ot_free++;
-    if (t->ot_free == t->ot_reader_room) {
-        uint32_t room = t->ot_reader_room > 0 ? 2 * t->ot_reader_room : READERS_FIRST;
-        ps_light_reader **grown = realloc(t->ot_readers, room * sizeof *grown);
-        if (grown == NULL) return NULL;
-        t->ot_readers = grown;
-        t->ot_reader_room = room;
-    }
+    if (!PS_GROW(t->ot_readers, t->ot_reader_room, t->ot_free + 1, READERS_FIRST)) return NULL;
     ps_light_reader *r = ps_chains_reserve(&t->ot_by_name)
                              ? calloc(1, sizeof *r + (size_t)group.len + (size_t)family.len)
                              : NULL;

@@ -21,6 +21,7 @@
 
 #include "base/bytes.h"
 #include "base/crc.h"
+#include "base/grow.h"
 #include "files/mapfile.h"
 #include "files/notes.h"
 #include "files/replace.h"
@@ -446,19 +447,12 @@ void ps_pending_close(ps_pending *p) {
 
 static int push_entry(ps_pending *p, ps_pending_entry x, ps_error *e) {
     share_merge(p);
-    if (p->pd_count == p->pd_room) {
-        if (!p->pd_readonly) {
-            int code = empty_heap(p, e);
-            if (code < 0) return code;
-        } else {
-            void *more = realloc(p->pd_heap, (size_t)p->pd_room * 2 * sizeof *p->pd_heap);
-            if (more == NULL)
-                return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
-                               "no memory for the timers that wait");
-            p->pd_heap = more;
-            p->pd_room *= 2;
-        }
+    if (p->pd_count == p->pd_room && !p->pd_readonly) {
+        int code = empty_heap(p, e);
+        if (code < 0) return code;
     }
+    if (!PS_GROW(p->pd_heap, p->pd_room, p->pd_count + 1, PS_PENDING_HEAP))
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the timers that wait");
     p->pd_heap[p->pd_count++] = x;
     sift_up(p->pd_heap, p->pd_count - 1);
     return 0;

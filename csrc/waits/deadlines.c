@@ -1,6 +1,5 @@
 /* The heap of deadlines of all that is parked: see parked.h. */
-#include <stdlib.h>
-
+#include "base/grow.h"
 #include "waits/parked.h"
 
 static bool is_sooner(const ps_parked *a, const ps_parked *b) {
@@ -28,13 +27,7 @@ static void heap_sift(ps_core_parking *g, ps_parked *h, int32_t i) {
 
 bool ps_deadline_add(ps_core *c, ps_parked *h) {
     ps_core_parking *g = &c->co_parking;
-    if (g->pg_count == g->pg_room) {
-        int32_t room = g->pg_room ? g->pg_room * 2 : 64;
-        ps_parked **heap = realloc(g->pg_heap, (size_t)room * sizeof *heap);
-        if (heap == NULL) return false;
-        g->pg_heap = heap;
-        g->pg_room = room;
-    }
+    if (!PS_GROW(g->pg_heap, g->pg_room, g->pg_count + 1, 64)) return false;
     heap_sift(g, h, g->pg_count++);
     return true;
 }

@@ -5,19 +5,12 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/grow.h"
 
 #define LEAST_ROOM 4096
 
 uint8_t *ps_buffer_room(ps_buffer *b, int64_t more) {
-    if (more > b->room - b->len) {
-        int64_t room = b->room ? b->room : LEAST_ROOM;
-        while (room < b->len + more) room *= 2;
-        uint8_t *data = realloc(b->data, (size_t)room);
-        if (data == NULL) return NULL;
-        b->data = data;
-        b->room = room;
-    }
-    return b->data + b->len;
+    return PS_GROW(b->data, b->room, b->len + more, LEAST_ROOM) ? b->data + b->len : NULL;
 }
 
 void ps_buffer_free(ps_buffer *b) {
