@@ -82,7 +82,7 @@ static au_index *index_add(ps_audit *a, const char *path, int32_t slots, ps_erro
     if (more != NULL) a->au_indexes = more;
     char *copy = more != NULL ? strdup(path) : NULL;
     if (copy == NULL) {
-        ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory for the tables of the audit");
+        ps_no_memory(e, path, "no memory for the tables of the audit");
         return NULL;
     }
     au_index *x = &a->au_indexes[a->au_index_count++];

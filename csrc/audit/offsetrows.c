@@ -66,7 +66,7 @@ static int bad_page_of(const leaf_row *r, ps_error *e, const char *why) {
 }
 
 static int no_memory(ps_error *e) {
-    return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for consumer offsets");
+    return ps_no_memory(e, NULL, "no memory for consumer offsets");
 }
 
 /* ---- pages ---- */

@@ -137,9 +137,7 @@ int ps_audit_queue(ps_audit *a, const char *topic, int32_t topic_len, int32_t qu
                    const int64_t *numbers, const int64_t *sizes, int32_t count, ps_findings *out,
                    ps_error *e) {
     au_queue *q = au_queue_add(a, (const uint8_t *)topic, topic_len, queue_id);
-    if (q == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
-                       "no memory for the tables of the audit");
+    if (q == NULL) return ps_no_memory(e, NULL, "no memory for the tables of the audit");
     unit_walk w = {.a = a, .q = q, .out = out, .before = -1, .zero_from = -1};
     int code = 0;
     check_listing(&w, numbers, sizes, count);
@@ -169,9 +167,7 @@ int ps_audit_queue_set(ps_audit *a, const char *topic, int32_t topic_len, int32_
                        const ps_audit_queue_facts *facts, ps_error *e) {
     au_queue *q = au_queue_find(a, (const uint8_t *)topic, topic_len, queue_id);
     if (q == NULL) q = au_queue_add(a, (const uint8_t *)topic, topic_len, queue_id);
-    if (q == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
-                       "no memory for the tables of the audit");
+    if (q == NULL) return ps_no_memory(e, NULL, "no memory for the tables of the audit");
     q->qu_max = facts->max_offset;
     q->qu_units = facts->units;
     q->qu_first = facts->first;

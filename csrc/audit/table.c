@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "audit/table.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,9 +75,7 @@ au_queue *au_queue_add(ps_audit *a, const uint8_t *topic, int32_t len, int32_t i
 
 int ps_audit_forget(ps_audit *a, const char *topic, int32_t len, int64_t physical, ps_error *e) {
     au_forgotten *g = calloc(1, sizeof *g + (size_t)len);
-    if (g == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
-                       "no memory for the tables of the audit");
+    if (g == NULL) return ps_no_memory(e, NULL, "no memory for the tables of the audit");
     g->fo_below = physical;
     g->fo_topic_len = len;
     memcpy(g->fo_topic, topic, (size_t)len);
@@ -100,9 +97,7 @@ int ps_audit_add_segment(ps_audit *a, const char *path, int64_t base, int64_t si
         realloc(a->au_segments, (size_t)(a->au_segment_count + 1) * sizeof *a->au_segments);
     if (more != NULL) a->au_segments = more;
     char *copy = more != NULL ? strdup(path) : NULL;
-    if (copy == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path,
-                       "no memory for the tables of the audit");
+    if (copy == NULL) return ps_no_memory(e, path, "no memory for the tables of the audit");
     if (a->au_segment_count > 0 && a->au_segments[a->au_segment_count - 1].sg_base >= base) {
         free(copy);
         return ps_fail(e, PS_E_ARGUMENT, 0, base, path,

@@ -35,3 +35,7 @@ int ps_fail(ps_error *e, int code, int sys_errno, int64_t offset, const char *wh
     }
     return code;
 }
+
+int ps_no_memory(ps_error *e, const char *where, const char *text) {
+    return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, where, "%s", text);
+}

@@ -17,5 +17,7 @@ int ps_errno_code(int err);
  * `where` is a path or NULL; `sys_errno` 0 when no system call failed; text is printf-like. */
 int ps_fail(ps_error *e, int code, int sys_errno, int64_t offset, const char *where,
             const char *text, ...) __attribute__((format(printf, 6, 7)));
+/* PS_E_NO_MEMORY, which is returned. text: of what there was none for. */
+int ps_no_memory(ps_error *e, const char *where, const char *text);
 
 #endif

@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "core/lock.h"
 
-#include <errno.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -55,8 +54,7 @@ int ps_core_add_caller(ps_core *c, int32_t caller, ps_error *e) {
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "a core has no caller %d", caller);
     if (c->co_lock.lo_calls[caller] != NULL) return 0;
     ps_call *made = make_call(ps_core_random(c) | 1);
-    if (made == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a network thread");
+    if (made == NULL) return ps_no_memory(e, NULL, "no memory for a network thread");
     /* As those of all others are while somebody is alone. */
     pthread_mutex_lock(&made->ca_share.sh_lock);
     c->co_lock.lo_calls[caller] = made;

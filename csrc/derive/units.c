@@ -190,8 +190,7 @@ static int queue_of(ps_derive *d, const ps_record *r, dv_queue **out, ps_error *
         }
         q = queue_add(d, r->topic, r->topic_len, r->queue_id);
         if (q == NULL)
-            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
-                           "no memory for a queue that is made from the log");
+            return ps_no_memory(e, NULL, "no memory for a queue that is made from the log");
         q->qu_first = q->qu_end = r->queue_offset;
     }
     *out = d->dv_recent = q;
@@ -204,8 +203,7 @@ static int make_room(const ps_derive *d, dv_queue *q, ps_error *e) {
     if (q->qu_room == UNITS_MOST) return flush_units(d, q, e);
     int32_t room = q->qu_room > 0 ? q->qu_room * 2 : UNITS_FIRST;
     uint8_t *more = realloc(q->qu_units, (size_t)room * PS_UNIT);
-    if (more == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the units of a queue");
+    if (more == NULL) return ps_no_memory(e, NULL, "no memory for the units of a queue");
     q->qu_units = more;
     q->qu_room = room;
     return 0;
@@ -274,9 +272,7 @@ int ps_derive_begin(ps_derive *d, const char *topic, int32_t topic_len, int32_t 
     static const ps_unit none = {0, PS_UNIT_NONE, 0};
     int64_t per_file = d->dv_conf.consumequeue_file_size / PS_UNIT;
     dv_queue *q = queue_add(d, (const uint8_t *)topic, topic_len, queue_id);
-    if (q == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
-                       "no memory for a queue that is made from the log");
+    if (q == NULL) return ps_no_memory(e, NULL, "no memory for a queue that is made from the log");
     q->qu_end = q->qu_first = first - first % per_file;
     for (int code; q->qu_end < first; q->qu_end++) {
         if ((code = make_room(d, q, e)) < 0) return code;

@@ -128,7 +128,7 @@ static int move_over(ps_aside *a, const char *file, const char *name, ps_error *
     int64_t at = 0;
     ssize_t n = 1;
     if (part == NULL)
-        code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, file, "no memory for a copy of the file");
+        code = ps_no_memory(e, file, "no memory for a copy of the file");
     else if (fd < 0)
         code = ps_fail(e, ps_errno_code(errno), errno, -1, file, "cannot open the file");
     while (code == 0 && (n = io->pread(io, fd, part, COPY_BYTES, at)) > 0) {

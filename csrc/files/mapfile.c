@@ -48,7 +48,7 @@ static int map_fd(ps_io *io, int fd, const char *path, int64_t base, int64_t siz
     if (mf == NULL || (mf->mf_path = strdup(path)) == NULL) {
         io->munmap(io, map, (size_t)size);
         free(mf);
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory for a mapped file");
+        return ps_no_memory(e, path, "no memory for a mapped file");
     }
     mf->mf_io = io;
     mf->mf_base = base;
@@ -341,8 +341,7 @@ static int list_one(ps_io *io, const char *folder, const struct dirent *d, bool 
         return ps_fail(e, PS_E_STRAY_FILE, 0, -1, path, "unexpected file");
     }
     if (!PS_GROW(out->items, *room, out->count + 1, 4))
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder,
-                       "no memory for the list of the folder's files");
+        return ps_no_memory(e, folder, "no memory for the list of the folder's files");
     struct ps_listed *item = &out->items[out->count++];
     snprintf(item->name, sizeof item->name, "%.63s", d->d_name);
     errno = 0;

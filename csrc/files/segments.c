@@ -126,7 +126,7 @@ static ps_mapfile *segment_map(ps_segments *ss, int64_t offset, ps_error *e) {
     ps_mapfile *mf = NULL;
     bool mapped = false;
     if (ps_mappings_make_room(ss->ss_mappings) < 0) {
-        ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a mapping");
+        ps_no_memory(e, NULL, "no memory for a mapping");
         return NULL;
     }
     pthread_rwlock_wrlock(&ss->ss_lock);

@@ -127,7 +127,7 @@ static void refuse_token(parser *p, const char *what) {
 
 static void no_memory(parser *p) {
     if (p->failed < 0) return;
-    p->failed = ps_fail(p->error, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the expression");
+    p->failed = ps_no_memory(p->error, NULL, "no memory for the expression");
     p->kind = T_END;
 }
 
@@ -714,7 +714,7 @@ ps_sql92 *ps_sql92_compile(const char *text, int32_t len, ps_error *e) {
     ps_sql92 *sql = calloc(1, sizeof *sql);
     if (sql != NULL) sql->pool = malloc((size_t)len + 1);
     if (sql == NULL || sql->pool == NULL) {
-        ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the expression");
+        ps_no_memory(e, NULL, "no memory for the expression");
         free(sql);
         return NULL;
     }

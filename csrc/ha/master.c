@@ -446,8 +446,7 @@ static int open_master(ps_ha_master *m, ps_error *e) {
     const ps_ha_conf *conf = &m->hm_conf;
     if (conf->epochs_len > 0) {
         m->hm_epochs = calloc((size_t)conf->epochs_len, sizeof *m->hm_epochs);
-        if (m->hm_epochs == NULL)
-            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for epochs");
+        if (m->hm_epochs == NULL) return ps_no_memory(e, NULL, "no memory for epochs");
         memcpy(m->hm_epochs, conf->epochs, (size_t)conf->epochs_len * sizeof *m->hm_epochs);
     }
     if (s->st_sender_fd < 0) s->st_sender_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -471,7 +470,7 @@ static void free_master(ps_ha_master *m) {
 ps_ha_master *ps_ha_master_start(ps_store *store, const ps_ha_conf *conf, ps_error *e) {
     ps_ha_master *m = calloc(1, sizeof *m);
     if (m == NULL) {
-        ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the sender to slaves");
+        ps_no_memory(e, NULL, "no memory for the sender to slaves");
         return NULL;
     }
     m->hm_store = ps_store_ref(store);
@@ -492,7 +491,7 @@ int ps_ha_master_take(ps_ha_master *m, int fd, int64_t id, int64_t host, int32_t
     peer *p = calloc(1, sizeof *p);
     if (p == NULL) {
         close(fd);
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a slave");
+        return ps_no_memory(e, NULL, "no memory for a slave");
     }
     *p = (peer){.pe_master = m, .pe_fd = fd};
     p->pe_notes_epochs = m->hm_epochs != NULL && !compared;

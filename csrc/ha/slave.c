@@ -212,8 +212,7 @@ static int start_slave(ps_ha_slave *h, ps_error *e) {
     const ps_ha_conf *conf = &h->hs_conf;
     if (conf->epochs_len > 0) {
         h->hs_epochs = calloc((size_t)conf->epochs_len, sizeof *h->hs_epochs);
-        if (h->hs_epochs == NULL)
-            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for epochs");
+        if (h->hs_epochs == NULL) return ps_no_memory(e, NULL, "no memory for epochs");
         memcpy(h->hs_epochs, conf->epochs, (size_t)conf->epochs_len * sizeof *h->hs_epochs);
     }
     struct timeval limit = {.tv_sec = SEND_S};
@@ -241,7 +240,7 @@ ps_ha_slave *ps_ha_slave_start(ps_store *store, const ps_ha_conf *conf, int fd, 
     ps_ha_slave *h = calloc(1, sizeof *h);
     if (h == NULL) {
         close(fd);
-        ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory to follow a master");
+        ps_no_memory(e, NULL, "no memory to follow a master");
         return NULL;
     }
     h->hs_store = ps_store_ref(store);

@@ -106,7 +106,7 @@ static int item_open(ps_index *ix, const struct ps_listed *l, ix_layout *hint, p
     ix_item *it = ix_item_new(ix->ix_io, ix->ix_mappings, l->number, l->size, flags);
     if (it == NULL || ps_segments_add(&it->it_set, 0, path, NULL) < 0) {
         ix_item_unref(it);
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory for an index file");
+        return ps_no_memory(e, path, "no memory for an index file");
     }
     it->it_layout = (ix_layout){ix->ix_slots, ix->ix_entries};
     /* What a crashed writer left in the page cache is synced by the first flush. */
@@ -153,8 +153,7 @@ static int files_load(ps_index *ix, ps_aside *aside, int32_t *skipped, ps_error 
     if (code < 0) return code;
     ix_item **items = calloc((size_t)list.count + 1, sizeof *items);
     if (items == NULL)
-        code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, ix->ix_folder,
-                       "no memory for the list of index files");
+        code = ps_no_memory(e, ix->ix_folder, "no memory for the list of index files");
     for (int32_t i = 0; i < list.count && code == 0; i++) {
         const struct ps_listed *l = &list.items[i];
         if (l->number > ix->ix_newest) ix->ix_newest = l->number;
@@ -312,7 +311,7 @@ int ps_index_open(ps_io *io, const char *folder, int32_t slots, int32_t entries,
     ps_index *ix = calloc(1, sizeof *ix);
     if (ix == NULL || (ix->ix_folder = strdup(folder)) == NULL) {
         free(ix);
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder, "no memory for the index");
+        return ps_no_memory(e, folder, "no memory for the index");
     }
     ix->ix_io = io;
     ix->ix_mappings = mappings;
@@ -515,8 +514,7 @@ static int file_mend(ps_index *ix, int32_t i, const ix_file *f, int64_t floor, i
                      ps_aside *aside, int64_t *cut, ps_error *e) {
     int32_t count = ix_file_count(f), keep, *heads = calloc((size_t)f->if_slots, sizeof *heads);
     if (heads == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, f->if_map->mf_path,
-                       "no memory for the slots of an index file");
+        return ps_no_memory(e, f->if_map->mf_path, "no memory for the slots of an index file");
     ix_file_check(f, floor, physical, heads, &keep);
     bool cuts = keep < count || count <= 1;
     int code = 0;
@@ -603,8 +601,7 @@ static int item_make(ps_index *ix, int64_t number, const char *path, ix_file *ou
     ps_mapfile *mf;
     ix_item *it = ix_item_new(ix->ix_io, ix->ix_mappings, number, ix_size(l.slots, l.entries),
                               PS_MAP_WRITE | PS_MAP_SPARING);
-    if (it == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory for a new index file");
+    if (it == NULL) return ps_no_memory(e, path, "no memory for a new index file");
     it->it_layout = l;
     atomic_init(&it->it_dirty, true);
     int code = ps_segments_make(&it->it_set, 0, path, &mf, e);
@@ -671,8 +668,7 @@ static int roll_file(ps_index *ix, int32_t entries, ps_error *e) {
     if (grown == NULL) {
         file_unlink(ix, f.if_item, NULL);
         ix_file_release(&f);
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, ix->ix_folder,
-                       "no memory for the list of index files");
+        return ps_no_memory(e, ix->ix_folder, "no memory for the list of index files");
     }
     ix_file_release(&ix->ix_last);
     ix->ix_newest = f.if_number;

@@ -137,7 +137,7 @@ static bool grow_buffer(uint8_t **buffer, int32_t *room, int64_t need) {
 }
 
 static int no_memory(ps_error *e) {
-    return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a light queue");
+    return ps_no_memory(e, NULL, "no memory for a light queue");
 }
 
 static int64_t slot_count(const ps_light *l) {

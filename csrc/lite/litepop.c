@@ -130,8 +130,7 @@ static int read_batch(taking *t, light_batch *b, int64_t *next) {
         int32_t most = t->left - b->found + b->old.count;
         if (most > PS_ORDER_MAX - b->row.count) most = PS_ORDER_MAX - b->row.count;
         uint8_t *to = ps_buffer_room(&l->rg_records, room);
-        if (to == NULL)
-            return ps_fail(t->e, PS_E_NO_MEMORY, 0, -1, NULL, "no memory for what is popped");
+        if (to == NULL) return ps_no_memory(t->e, NULL, "no memory for what is popped");
         int32_t n = ps_lights_read(t->core->co_store, (const char *)b->queue.data, b->queue.len,
                                    *next, rows, most, to, l->rg_records.room - l->rg_records.len,
                                    &need, t->e);

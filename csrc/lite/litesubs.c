@@ -1,5 +1,4 @@
 /* Clients and their subscriptions: see lite.h. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +14,7 @@
 #define ADDED_BYTES (16 << 10) /* of names of queues that one call adds */
 
 static int no_memory(ps_error *e) {
-    return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for subscriptions");
+    return ps_no_memory(e, NULL, "no memory for subscriptions");
 }
 
 /* ---- life ---- */

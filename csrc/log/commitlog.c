@@ -105,9 +105,9 @@ int ps_log_check_names(ps_log *l, ps_error *e) {
     size_t room = (size_t)files->ss_count + 1;
     const char **paths = malloc(room * sizeof *paths);
     int64_t *bases = malloc(room * sizeof *bases), belongs;
-    int code = paths == NULL || bases == NULL ? ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
-                                                        "no memory for the names of segments")
-                                              : 0;
+    int code = paths == NULL || bases == NULL
+                   ? ps_no_memory(e, NULL, "no memory for the names of segments")
+                   : 0;
     for (int32_t i = 0; code == 0 && i < files->ss_count; i++) {
         paths[i] = files->ss_items[i].sg_path;
         bases[i] = files->ss_items[i].sg_base;

@@ -150,8 +150,7 @@ static int64_t base_of_file(ps_io *io, int fd, int64_t size, int64_t named, cons
     *votes = SURE;
     if (n == (ssize_t)sizeof head && named >= 0 && place_at(head) == named) return named;
     if (n >= 0 && (bytes = malloc(LOOK)) == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path,
-                       "no memory to look for a record in the segment");
+        return ps_no_memory(e, path, "no memory to look for a record in the segment");
     if (n >= 0) n = io->pread(io, fd, bytes, LOOK, 0);
     int64_t base = n < 0 ? ps_fail(e, PS_E_IO, errno, -1, path, "cannot read the segment")
                          : most_named(bytes, n, size, votes);

@@ -1,6 +1,5 @@
 /* The queues between a network thread and Python: what is asked, and what is told. */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -244,7 +243,7 @@ int ps_net_receive(ps_net *net, const ps_net_receives *receives, ps_error *error
         if (ps_net_ask_for(net, &(ps_net_ask){.kind = PS_ASK_RECEIVES, .data = (uint8_t *)copy}))
             return 0;
     }
-    ps_fail(error, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the limits of receives");
+    ps_no_memory(error, NULL, "no memory for the limits of receives");
     return -1;
 }
 

@@ -569,7 +569,7 @@ ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_n
     if (core != NULL && ps_core_add_caller(core, conf->number, e) < 0) return NULL;
     ps_net *net = calloc(1, sizeof *net);
     if (net == NULL) {
-        ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a network thread");
+        ps_no_memory(e, NULL, "no memory for a network thread");
         return NULL;
     }
     net->nt_core = core;

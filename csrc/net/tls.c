@@ -1,6 +1,5 @@
 /* TLS of links, by the OpenSSL 3 of the system (tls.h). docs/adr/008-network-threads.md */
 #include <dlfcn.h>
-#include <errno.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -194,7 +193,7 @@ ps_tls *ps_tls_new(const ps_tls_conf *conf, ps_error *e) {
     if (made != NULL) made->ctx = lib.SSL_CTX_new(lib.TLS_server_method());
     if (made == NULL || made->ctx == NULL) {
         free(made);
-        ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for TLS");
+        ps_no_memory(e, NULL, "no memory for TLS");
         return NULL;
     }
     if (prepare_context(made->ctx, conf)) return made;

@@ -234,7 +234,7 @@ int ps_core_order_journal(ps_core *c, const char *path, uint32_t crc, const uint
     ps_io *io = c->co_store->st_io;
     char made[PATH_MAX];
     uint8_t head[NUMBER_MAX + 16];
-    if (l == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory for POP");
+    if (l == NULL) return ps_no_memory(e, path, "no memory for POP");
     if (snprintf(made, sizeof made, "%s.tmp", path) >= PATH_MAX)
         return ps_fail(e, PS_E_ARGUMENT, ENAMETOOLONG, -1, path, "the path is too long");
     int fd = io->open(io, made, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC,

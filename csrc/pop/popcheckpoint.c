@@ -1,6 +1,5 @@
 /* The table of check points: by key, and by due time in a heap for each revive queue. See
  * popcheckpoint.h. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +9,7 @@
 #include "tables/tables.h"
 
 static int no_memory(ps_error *e) {
-    return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a check point");
+    return ps_no_memory(e, NULL, "no memory for a check point");
 }
 
 ps_pop_state *ps_pop_state_of(ps_core *c) {

@@ -3,7 +3,6 @@
  * once the broker has found it right. So does each NOTIFICATION, which takes nothing.
  * docs/internals/pop.md#the-pop; upstream PopMessageProcessor,
  * NotificationProcessor. */
-#include <errno.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -211,7 +210,7 @@ int ps_core_pop_rules(ps_core *c, const ps_pop_rules *rules, ps_error *e) {
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
                        "%d revive queues and names of %d bytes for POP: at least 1, and at most %d",
                        rules->revive_queues, rules->name_max, PS_TOPIC_MAX);
-    if (x == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for POP");
+    if (x == NULL) return ps_no_memory(e, NULL, "no memory for POP");
     x->po_rules = *rules;
     return 0;
 }

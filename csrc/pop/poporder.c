@@ -1,5 +1,4 @@
 /* See poporder.h. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -212,7 +211,7 @@ int ps_core_order_put(ps_core *c, const ps_order_row *r, int32_t note, ps_error 
     }
     ps_pair_let_go(c, pair); /* the batch holds it by itself */
     if (o != NULL) return 0;
-    return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for an ordered batch");
+    return ps_no_memory(e, NULL, "no memory for an ordered batch");
 }
 
 int64_t ps_core_order_count(ps_core *c) {

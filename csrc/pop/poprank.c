@@ -2,7 +2,6 @@
  * queues, which are the levels. docs/internals/pop.md#priorities; upstream PopMessageProcessor. */
 #include "pop/pop.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,8 +43,7 @@ int ps_core_pop_factor(ps_core *c, const char *group, int32_t len, int32_t perce
     }
     if (f == NULL) {
         f = x != NULL && ps_chains_reserve(&x->po_factors) ? malloc(sizeof *f + (size_t)len) : NULL;
-        if (f == NULL)
-            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a priority factor");
+        if (f == NULL) return ps_no_memory(e, NULL, "no memory for a priority factor");
         f->fa_len = len;
         memcpy(f->fa_group, group, (size_t)len);
         ps_chains_add(&x->po_factors, f, ps_hash_of(group, len));

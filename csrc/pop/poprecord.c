@@ -16,7 +16,7 @@
 int ps_core_pop_set(ps_core *c, const char *revive_topic, int32_t len, ps_error *e) {
     PS_CORE_HELD(c);
     ps_pop_state *x = ps_pop_state_of(c);
-    if (x == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for POP");
+    if (x == NULL) return ps_no_memory(e, NULL, "no memory for POP");
     x->po_revive = ps_topic_open(c->co_store, revive_topic, len, 1, e);
     return x->po_revive != NULL ? 0 : e->code;
 }
@@ -147,7 +147,7 @@ static uint8_t *begin_body(ps_core *c, const ps_check_point_row *r, ps_error *e)
     }
     ps_mine(c)->ca_pop.cp_text.len = 0;
     uint8_t *to = ps_buffer_room(&ps_mine(c)->ca_pop.cp_text, room_of(c, r));
-    if (to == NULL) ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a check point");
+    if (to == NULL) ps_no_memory(e, NULL, "no memory for a check point");
     return to;
 }
 

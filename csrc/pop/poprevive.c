@@ -1,7 +1,6 @@
 /* What nobody acknowledged in time comes back: a copy in the retry topic of its group, and the
  * record that acknowledges it. Python says when, whether, and through which topic.
  * docs/internals/pop.md#coming-back; upstream PopReviveService.reviveMsgFromCk. */
-#include <errno.h>
 #include <string.h>
 
 #include "format/property.h"
@@ -53,8 +52,7 @@ static int put_copy(const turn *t, const ps_check_point *p, const ps_batch_info 
     int64_t len = 0;
     const uint8_t *first = put_first_pop(t->c, p, v, record + v->properties_start, &len);
     if (first == NULL)
-        return ps_fail(t->e, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
-                       "no memory for the copy of a message that comes back");
+        return ps_no_memory(t->e, NULL, "no memory for the copy of a message that comes back");
     ps_decision d = {.put = 1,
                      .topic = t->ask->target,
                      .topic_len = t->ask->target_len,

@@ -152,7 +152,7 @@ static bool note_order(walk *w, const place *p, const ps_pop_batch *b, const ps_
     if (ps_order_popped(w->c, p->pair, b->queue_id, w->ask, info, w->found->pop_ms,
                         w->found->times + w->found->messages))
         return true;
-    ps_fail(w->e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for an ordered batch");
+    ps_no_memory(w->e, NULL, "no memory for an ordered batch");
     w->stopped = true;
     return false;
 }
@@ -321,7 +321,7 @@ static bool choose_filter(walk *w, ps_pair *pair) {
     const uint8_t *text = (const uint8_t *)ask->filter;
     if (text == NULL) return true;
     if (!ps_filter_is(pair->pr_own, text, ask->filter_len, ask->sql)) {
-        ps_fail(w->e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a filter");
+        ps_no_memory(w->e, NULL, "no memory for a filter");
         ps_filter *made = ps_filter_of_text(text, ask->filter_len, ask->sql, w->e);
         if (made == NULL) return false;
         ps_filter_unref(pair->pr_own);

@@ -239,9 +239,7 @@ static int anything_after(const unit_file *f, int64_t from, uint8_t *buf, ps_err
 
 static int check_deep(const unit_file *f, sound *out, ps_error *e) {
     uint8_t *buf = malloc(CHECK_UNITS * PS_UNIT);
-    int code = buf == NULL ? ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, f->path,
-                                     "no memory to check the queue file")
-                           : 0;
+    int code = buf == NULL ? ps_no_memory(e, f->path, "no memory to check the queue file") : 0;
     out->units = 0;
     while (code == 0 && out->units < f->units) {
         int64_t want = f->units - out->units < CHECK_UNITS ? f->units - out->units : CHECK_UNITS;
@@ -295,8 +293,7 @@ static int64_t next_possible(const unit_file *f, int64_t i, const sound *s, uint
 static int check_beyond(const unit_file *f, sound *out, ps_error *e) {
     if (out->units >= f->units) return 0;
     uint8_t *buf = malloc(CHECK_UNITS * PS_UNIT);
-    if (buf == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, f->path, "no memory to check the queue file");
+    if (buf == NULL) return ps_no_memory(e, f->path, "no memory to check the queue file");
     sound kept = *out;
     int64_t next = next_possible(f, out->units, out, buf, e);
     free(buf);
@@ -434,7 +431,7 @@ static int queue_list(ps_queue *q, const char *folder, const ps_listing *l, ps_e
             continue;
         }
         if (ps_segments_add(&q->cq_files, l->items[i].number, path, NULL) < 0)
-            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory for a queue file");
+            return ps_no_memory(e, path, "no memory for a queue file");
     }
     return 0;
 }
@@ -443,7 +440,7 @@ int ps_queue_open(ps_queues_shared *shared, struct ps_topic *topic, const char *
                   const char *folder, const ps_listing *files, bool deep, ps_queue **out,
                   ps_error *e) {
     ps_queue *q = ps_queue_new(shared, topic, name, id);
-    if (q == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder, "no memory for the queue");
+    if (q == NULL) return ps_no_memory(e, folder, "no memory for the queue");
     int code = queue_list(q, folder, files, e);
     if (code == 0) code = queue_find_end(q, deep, e);
     if (code < 0) {
@@ -570,8 +567,7 @@ static int queue_file_for(ps_queue *q, int64_t at, ps_mapfile **out, ps_error *e
         if (code == 0 && first) atomic_store(&q->cq_min, at / PS_UNIT);
         if (code < 0) ps_mapfile_unref(mf);
     }
-    if (code == 0 && hold_file(q, mf) < 0)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the queue");
+    if (code == 0 && hold_file(q, mf) < 0) return ps_no_memory(e, NULL, "no memory for the queue");
     *out = mf;
     return code;
 }

@@ -46,7 +46,7 @@ static void folder_of(const ps_topics *tt, const found_queue *f, char *path, siz
 static int found_add(ps_topics *tt, found_queues *f, ps_topic *t, int id, ps_error *e) {
     char path[PATH_MAX];
     if (!PS_GROW(f->items, f->room, f->count + 1, 64))
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the list of queues");
+        return ps_no_memory(e, NULL, "no memory for the list of queues");
     found_queue *q = &f->items[f->count];
     *q = (found_queue){.topic = t, .id = id};
     folder_of(tt, q, path, sizeof path);
@@ -69,8 +69,7 @@ static int list_topic(ps_topics *tt, const char *folder, const char *name, found
         int id = queue_id_of(d->d_name);
         if (id < 0) continue;
         ps_topic *t = ps_topic_get(tt, name, (int32_t)strlen(name));
-        if (t == NULL)
-            code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder, "no memory for a topic");
+        if (t == NULL) code = ps_no_memory(e, folder, "no memory for a topic");
         if (t != NULL && ps_topic_queue(t, id) == NULL) code = found_add(tt, f, t, id, e);
         errno = 0;
     }

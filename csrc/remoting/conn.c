@@ -51,7 +51,7 @@ static bool encode_extra(ps_core_settings *s, const ps_core_conf *conf) {
 ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
     ps_core *c = calloc(1, sizeof *c);
     if (c == NULL) {
-        ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the core of the broker");
+        ps_no_memory(e, NULL, "no memory for the core of the broker");
         return NULL;
     }
     ps_core_settings *s = &c->co_settings;
@@ -77,7 +77,7 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
     if (c->co_event_fd < 0)
         ps_fail(e, ps_errno_code(errno), errno, -1, NULL, "no eventfd");
     else if (!made)
-        ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the core of the broker");
+        ps_no_memory(e, NULL, "no memory for the core of the broker");
     else
         w->wq_schedule =
             ps_topic_open(store, PS_SCHEDULE_TOPIC, (int32_t)strlen(PS_SCHEDULE_TOPIC), 1, e);
@@ -384,8 +384,7 @@ static int cut_frames(ps_conn *n, const uint8_t *data, int64_t len, int64_t *use
 /* Moves what is left of the shared buffer into the connection's own. */
 static int keep_rest(ps_conn *n, const uint8_t *left, int64_t len, ps_error *e) {
     uint8_t *to = ps_buffer_room(&n->cn_in, len);
-    if (to == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for part of a frame");
+    if (to == NULL) return ps_no_memory(e, NULL, "no memory for part of a frame");
     memcpy(to, left, (size_t)len);
     n->cn_in.len = len;
     return 0;

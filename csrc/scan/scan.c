@@ -983,8 +983,7 @@ int ps_scan_open(ps_store *s, const ps_scan *spec, void *arrow_array_stream, ps_
         return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store was closed");
     int code = ps_scanner_check(s, spec, e);
     scanner *sn = code < 0 ? NULL : calloc(1, sizeof *sn);
-    if (code == 0 && sn == NULL)
-        code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the scan");
+    if (code == 0 && sn == NULL) code = ps_no_memory(e, NULL, "no memory for the scan");
     if (code == 0) {
         sn->sn_store = s;
         sn->sn_topic = spec->topic;

@@ -1,7 +1,6 @@
 /* What a scan must look at: columns, filters and range, settled once when it is opened, so that the
  * loops of scan.c ask only flags. */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +38,7 @@ static int names_split(names *ns, const char *what, const char *text, int32_t le
     ns->ns_text = malloc((size_t)len + 1);
     ns->ns_items = malloc((size_t)count * sizeof *ns->ns_items);
     if (ns->ns_text == NULL || ns->ns_items == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the scan");
+        return ps_no_memory(e, NULL, "no memory for the scan");
     memcpy(ns->ns_text, text, (size_t)len);
     ns->ns_text[len] = 0;
     for (; at <= len && found < count; found++) {
@@ -157,7 +156,7 @@ static int lives_plan(scanner *sn, ps_error *e) {
     int64_t end = atomic_load(&s->st_dispatcher.ds_end);
     int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
     if (queues == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the scan");
+        return ps_no_memory(e, NULL, "no memory for the scan");
     for (int32_t i = 0; i < sn->sn_topics.ns_count; i++) {
         name *nm = &sn->sn_topics.ns_items[i];
         const ps_topic *t = ps_topic_find(&s->st_topics, nm->nm_text, nm->nm_len);
@@ -182,8 +181,7 @@ static int filters_plan(scanner *sn, ps_error *e) {
     int32_t count = sn->sn_tags.ns_count;
     if (count > 0) {
         sn->sn_tag_hashes = malloc((size_t)count * sizeof *sn->sn_tag_hashes);
-        if (sn->sn_tag_hashes == NULL)
-            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the scan");
+        if (sn->sn_tag_hashes == NULL) return ps_no_memory(e, NULL, "no memory for the scan");
         for (int32_t i = 0; i < count; i++)
             sn->sn_tag_hashes[i] = ps_java_hash(0, (const uint8_t *)sn->sn_tags.ns_items[i].nm_text,
                                                 sn->sn_tags.ns_items[i].nm_len);
@@ -245,7 +243,6 @@ int ps_scanner_plan(scanner *sn, ps_error *e) {
     ly->ly_broker_name_len = spec->broker_name_len;
     sn->sn_pool = ps_arrow_pool_new(ly);
     ly->ly_topic = ly->ly_broker_name = NULL; /* the pool has its own; the caller's may go */
-    if (sn->sn_pool == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the scan");
+    if (sn->sn_pool == NULL) return ps_no_memory(e, NULL, "no memory for the scan");
     return 0;
 }

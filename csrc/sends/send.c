@@ -215,8 +215,7 @@ static int compose_properties(putting *p, ps_error *e) {
                            .uniq = text_of(p->uniq)};
     b->len = 0;
     uint8_t *to = ps_buffer_room(b, ps_place_room(&placed));
-    if (to == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory to compose the properties");
+    if (to == NULL) return ps_no_memory(e, NULL, "no memory to compose the properties");
     b->len = ps_place_properties(&placed, to);
     return 0;
 }
@@ -306,7 +305,7 @@ static int put_one(putting *p, ps_error *e) {
     p->bytes = put.size;
     p->end = put.physical_offset + put.size;
     if (p->timed && !ps_sent_handle(c, p->name, p->out_ms, p->uniq, &p->handle))
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a handle");
+        return ps_no_memory(e, NULL, "no memory for a handle");
     if (p->half) ps_tx_stored(c, &put, p->s->group, p->name, p->s->immunity_s);
     if (p->key.len > 0)
         ps_core_dedup_add(c, (const char *)p->name.data, p->name.len, (const char *)p->key.data,
@@ -338,8 +337,7 @@ static int put_batch(putting *p, ps_error *e) {
     ps_buffer *room = &ps_mine(c)->ca_send.sd_places;
     room->len = 0;
     int64_t *places = (int64_t *)ps_buffer_room(room, (count + 1) * (int64_t)sizeof *places);
-    if (places == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the places of a batch");
+    if (places == NULL) return ps_no_memory(e, NULL, "no memory for the places of a batch");
     int code = p->once && count > 0 ? is_repeated_batch(p, places, count) : 0;
     if (code != 0)
         return code < 0 ? ps_fail(e, code, ENOMEM, -1, NULL, "no memory for the places of a batch")
@@ -509,7 +507,7 @@ static int open_send(ps_conn *n, const uint8_t *frame, int64_t len, ps_error *e)
     open->sd_frame = NULL;
     if (open->sd_command == NULL &&
         (open->sd_command = malloc(sizeof *open->sd_command)) == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a send");
+        return ps_no_memory(e, NULL, "no memory for a send");
     int64_t took =
         ps_command_decode(frame, len, c->co_settings.se_frame_max, call->ca_scratch,
                           open->sd_command, &wanted, e);
@@ -540,8 +538,7 @@ static int refuse_send(ps_conn *n, const ps_command *command, const ps_decision 
 static int describe_sent(const putting *p, ps_sent *sent, ps_error *e) {
     ps_answer a = {.count = p->count, .physical = p->places};
     ps_slice ids;
-    if (!ps_sent_ids(p->c, &a, &ids))
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the message ids");
+    if (!ps_sent_ids(p->c, &a, &ids)) return ps_no_memory(e, NULL, "no memory for the message ids");
     *sent = (ps_sent){.code = p->d->code,
                       .count = p->count,
                       .queue_id = p->answer_queue_id,

@@ -16,7 +16,6 @@
 #define _GNU_SOURCE
 #include "store/coverage.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -161,9 +160,9 @@ static int check_stopped(const coverage *c, ps_progress *progress, ps_error *e) 
 static int add_queues(coverage *c, ps_queue **queues, int32_t n, ps_progress *progress,
                       ps_error *e) {
     uint8_t *room = malloc(UNITS_AT_ONCE * PS_UNIT);
-    int code = room == NULL ? ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, c->s->st_root,
-                                      "no memory to compare queues with the log")
-                            : 0;
+    int code = room == NULL
+                   ? ps_no_memory(e, c->s->st_root, "no memory to compare queues with the log")
+                   : 0;
     for (int32_t i = 0; i < n && code == 0; i++) {
         ps_queue *q = queues[i];
         if (ps_segments_count(&q->cq_files) > 0) q->cq_topic->tp_there = true;
@@ -233,8 +232,7 @@ static int look_at(coverage *c, const ps_record *r, ps_error *e) {
         }
         if (t == NULL) t = ps_topic_get(tt, (const char *)r->topic, r->topic_len);
         if (t != NULL && q == NULL) q = ps_topic_queue_get(t, r->queue_id);
-        if (q == NULL)
-            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, c->s->st_root, "no memory for the queue");
+        if (q == NULL) return ps_no_memory(e, c->s->st_root, "no memory for the queue");
         ps_queue_restart(q);
         mark_queue(c, q, r->queue_offset, "the queue is missing, and the log has messages of it");
     } else if (r->queue_offset >= atomic_load(&q->cq_max)) {
@@ -343,8 +341,7 @@ static int know_lights(const coverage *c, ps_error *e) {
         const ps_topic_row *row = &conf->topics[i];
         if (ps_name_is_lmq((const uint8_t *)row->name, row->len) && row->len <= PS_TOPIC_MAX &&
             ps_topic_get(&c->s->st_topics, row->name, row->len) == NULL)
-            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, c->s->st_root,
-                           "no memory for a light queue");
+            return ps_no_memory(e, c->s->st_root, "no memory for a light queue");
     }
     return 0;
 }
@@ -363,8 +360,7 @@ int ps_coverage_check(ps_store *s, int64_t until, ps_report *r, ps_progress *pro
     if (s->st_readonly && units > READER_UNITS) {
         not_compared(&c);
     } else if ((c.parts = malloc((size_t)segments * sizeof *c.parts)) == NULL) {
-        code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root,
-                       "no memory to compare queues with the log");
+        code = ps_no_memory(e, s->st_root, "no memory to compare queues with the log");
     } else {
         for (int64_t i = 0; i < segments; i++) c.parts[i] = (stretch){0, -1};
         if (progress != NULL) {

@@ -12,7 +12,6 @@
 #define _GNU_SOURCE
 #include "store/ends.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -59,9 +58,8 @@ int ps_ends_write_locked(ps_store *s, ps_error *e) {
     int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
     for (int32_t i = 0; i < n; i++) room += PS_NOTED_END_FIXED + queues[i]->cq_topic->tp_len;
     uint8_t *bytes = malloc((size_t)room);
-    int code = bytes == NULL ? ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root,
-                                       "no memory for the file of queue ends")
-                             : 0;
+    int code =
+        bytes == NULL ? ps_no_memory(e, s->st_root, "no memory for the file of queue ends") : 0;
     if (code == 0)
         code = ps_replace_file(s->st_io, s->st_root, FILE_NAME, bytes,
                                encode_ends(s, queues, n, bytes), e);
@@ -80,7 +78,7 @@ static int compare_one(ps_store *s, const ps_noted_end *n, const char *name, boo
     ps_topic *t = ps_topic_get(&s->st_topics, name, n->name_len);
     if (t != NULL && t->tp_gone_below > 0 && t->tp_gone_below >= n->physical) return 0;
     ps_queue *q = t != NULL ? ps_topic_queue_get(t, n->queue) : NULL;
-    if (q == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the queue");
+    if (q == NULL) return ps_no_memory(e, NULL, "no memory for the queue");
     int64_t base = ps_segments_base(&q->cq_files, 0), end = atomic_load(&q->cq_max);
     bool front = base / PS_UNIT > n->first && begins_alike;
     if (base >= 0 && end >= n->end && !front) return 0;

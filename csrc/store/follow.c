@@ -3,7 +3,6 @@
  * becomes visible once all of it is there. docs/internals/ha.md; upstream
  * DefaultMessageStore.appendToCommitLog. */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -152,7 +151,7 @@ int ps_follow_queue(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offs
                        "a queue cannot go on at offset %lld of a log that has begun, or that"
                        " follows nobody", (long long)offset);
     } else if (q == NULL) {
-        code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the queue");
+        code = ps_no_memory(e, NULL, "no memory for the queue");
     } else {
         /* What an earlier try has left, or a log that is gone. */
         if (ps_segments_count(&q->cq_files) > 0) code = ps_queue_clear(q, e);

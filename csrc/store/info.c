@@ -1,6 +1,5 @@
 /* Facts of a store: positions, sizes, its queues and topics. */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -122,7 +121,7 @@ ps_topic *ps_topic_open(ps_store *s, const char *name, int32_t len, int32_t make
         if (code < 0)
             ps_fail(e, code, 0, -1, NULL, "topic '%.140s': %s", name, why);
         else if ((t = ps_topic_get(&s->st_topics, name, len)) == NULL)
-            ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the topic");
+            ps_no_memory(e, NULL, "no memory for the topic");
     } else if (t == NULL) {
         ps_fail(e, PS_E_NOT_FOUND, 0, -1, s->st_root, "the store has no topic '%.200s'", name);
     }

@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "store/lights.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -162,7 +161,7 @@ static int compose_properties(ps_draft *d, ps_light_ask *out, ps_error *e) {
     out->properties = malloc((size_t)out->room);
     if (rows == NULL || out->properties == NULL) {
         if (rows != few) free(rows);
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the properties");
+        return ps_no_memory(e, NULL, "no memory for the properties");
     }
     uint8_t *to = out->properties;
     int32_t count = gather_properties(d, rows);
@@ -203,8 +202,7 @@ static int find_queues(ps_store *s, ps_light_ask *a, ps_error *e) {
     for (int32_t i = 0; i < a->count; i++) {
         ps_light_queue *q =
             ps_light_get_locked(&s->st_light, a->names[i].data, (int32_t)a->names[i].len);
-        if (q == NULL)
-            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a light queue");
+        if (q == NULL) return ps_no_memory(e, NULL, "no memory for a light queue");
         if (q->lq_next < 0 || q->lq_next > PS_MULTI_OFFSET_MAX)
             return refuse_name(a->names[i], "the queue has no offset left", e);
         a->queues[i] = q;

@@ -35,8 +35,7 @@ static int split_dirs(ps_store *s, const char *list, ps_error *e) {
             return ps_fail(e, PS_E_ARGUMENT, 0, -1, at, "more than %d commit log folders",
                            PS_DIRS_MAX);
         if (n > 0 && (s->st_log.lg_dirs.path[s->st_log.lg_dirs.count++] = strndup(at, n)) == NULL)
-            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, at,
-                           "no memory for the name of a commit log folder");
+            return ps_no_memory(e, at, "no memory for the name of a commit log folder");
         at += n + (at[n] == ',');
     }
     qsort(s->st_log.lg_dirs.path, (size_t)s->st_log.lg_dirs.count, sizeof(char *), by_text);
@@ -88,7 +87,7 @@ static ps_store *store_new(const ps_conf *conf, ps_io *io, bool readonly, ps_err
     ps_store *s = calloc(1, sizeof *s);
     if (s == NULL || (s->st_root = strdup(conf->root)) == NULL) {
         free(s);
-        ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, conf->root, "no memory for the store");
+        ps_no_memory(e, conf->root, "no memory for the store");
         return NULL;
     }
     size_t n = strlen(s->st_root);

@@ -5,7 +5,6 @@
  * Nothing here allocates, formats or makes a system call on the usual way of a message; the next
  * segment and the next reserved window are made by the allocator thread ahead of time. */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,7 +96,7 @@ static int check_queue_id(int32_t id, ps_error *e) {
 static int queue_of(ps_topic *topic, int32_t id, ps_queue **q, ps_error *e) {
     *q = ps_topic_queue(topic, id);
     if (__builtin_expect(*q == NULL, 0) && (*q = ps_topic_queue_get(topic, id)) == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the queue");
+        return ps_no_memory(e, NULL, "no memory for the queue");
     return 0;
 }
 
@@ -266,7 +265,7 @@ static int put_waiting(ps_store *s, ps_topic *topic, const ps_message *m, ps_pla
                        PS_PROPERTIES_MAX);
     uint8_t *properties = malloc((size_t)ps_place_room(p));
     if (properties == NULL || to == NULL)
-        code = ps_fail(&out->error, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the delay");
+        code = ps_no_memory(&out->error, NULL, "no memory for the delay");
     if (code == 0) {
         placed.properties = properties;
         placed.properties_len = ps_place_properties(p, properties);
@@ -465,7 +464,7 @@ static int put_many(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t 
     int code = check_rows(s, topic, m, &out->error);
     if (code < 0 || m->count == 0) return code;
     if (chunk > CHUNK && (drafts = malloc((size_t)chunk * sizeof *drafts)) == NULL)
-        return ps_fail(&out->error, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the batch");
+        return ps_no_memory(&out->error, NULL, "no memory for the batch");
     for (int64_t i = 0; i < m->count && code == 0; i += chunk) {
         now = ps_now_ms();
         draft_of_many(s, topic, m, now, &drafts[0]);
@@ -539,8 +538,7 @@ static int split_batch(const ps_message *m, split *out, ps_error *e) {
                        (long long)at);
     size_t heads = (size_t)(n + 1) * (2 * sizeof(int64_t) + sizeof(int32_t));
     uint8_t *block = malloc(heads + (size_t)(body + props + m->properties_len) + 1);
-    if (block == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the batch");
+    if (block == NULL) return ps_no_memory(e, NULL, "no memory for the batch");
     *out = (split){n,
                    (int64_t *)block,
                    (int64_t *)block + n + 1,

@@ -977,9 +977,7 @@ int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_er
 
 int ps_reader_extend_locked(ps_store *s, ps_error *e) {
     ps_report *report = calloc(1, sizeof *report);
-    if (report == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root,
-                       "no memory for a recovery report");
+    if (report == NULL) return ps_no_memory(e, s->st_root, "no memory for a recovery report");
     scan c = {.s = s, .report = report, .reading = true, .last_start = -1, .queues_after = -1};
     c.at = c.queues_from = c.index_from = atomic_load(&s->st_log.lg_end);
     int code = s->st_log.lg_files.ss_count > 0 ? scan_log(&c, e) : 0;

@@ -1,7 +1,6 @@
 /* See tier.h. What is lent hangs at its queue, the newest first, and in one list over all queues in
  * the order in which it was used. Who lends is any thread; readers copy nothing. */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -205,7 +204,7 @@ int ps_tier_begins(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t first
     pthread_mutex_unlock(&t->lock);
     free(fresh);
     ps_leave(s);
-    return d != NULL ? 0 : ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the tier");
+    return d != NULL ? 0 : ps_no_memory(e, NULL, "no memory for the tier");
 }
 
 int ps_queue_span(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t *min_offset,
@@ -240,7 +239,7 @@ static int lend_piece(ps_store *s, ps_topic *topic, int32_t queue_id, ps_lent *l
     ps_tier *t = &s->st_tier;
     ps_queue *q = l != NULL ? ps_topic_queue(topic, queue_id) : NULL;
     ps_tiered *d = q != NULL ? ps_tiered_of(q) : NULL;
-    if (l == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory to lend");
+    if (l == NULL) return ps_no_memory(e, NULL, "no memory to lend");
     if (d == NULL || ps_enter(s) < 0) {
         free_lent(l);
         return d == NULL ? 0 : ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");

@@ -8,7 +8,6 @@
  * TIMER_DEQUEUE_MS is a delivery: those after the saved state are taken out of the set at open, so
  * that a crash between a put and the next save delivers nothing twice. */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -151,8 +150,7 @@ static int find_timer(ps_timers *t, const wanted *w, ps_pending_entry *out, ps_e
     if (n < 0) { /* as many messages of one topic, slot and key: a client may do that */
         int64_t most = entries_of(t);
         found = many = malloc((size_t)most * sizeof *many);
-        if (many == NULL)
-            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory to find a timer");
+        if (many == NULL) return ps_no_memory(e, NULL, "no memory to find a timer");
         n = ps_pending_find(p, w->out_ms, to, hash, many, most);
     }
     int code = 0;
@@ -226,7 +224,7 @@ static void drop_past_taken(ps_timers *t) {
 static int remember_taken(ps_timers *t, const wanted *w, ps_error *e) {
     if (t->tm_taken_count == t->tm_taken_room) drop_past_taken(t);
     if (!PS_GROW(t->tm_taken, t->tm_taken_room, 2 * t->tm_taken_count + 1, 64))
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the timers");
+        return ps_no_memory(e, NULL, "no memory for the timers");
     t->tm_taken[t->tm_taken_count++] =
         (taken){w->out_ms, hash_on(hash_on(HASH_FROM, w->topic), w->key)};
     return 0;
@@ -406,7 +404,7 @@ ps_timers *ps_timers_open(ps_store *s, ps_error *e) {
     static const char name[] = PS_TIMER_TOPIC;
     ps_timers *t = calloc(1, sizeof *t);
     if (t == NULL) {
-        ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the timers");
+        ps_no_memory(e, NULL, "no memory for the timers");
         return NULL;
     }
     t->tm_store = ps_store_ref(s);
@@ -481,7 +479,7 @@ static int deliver_one(ps_timers *t, const ps_pending_entry *x, int64_t now, ps_
         out->skipped++;
         count_gone(t, &record.words, false);
     } else if (!compose_properties(t, r, put_waited(t, r, now, added), &properties)) {
-        code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a timer");
+        code = ps_no_memory(e, NULL, "no memory for a timer");
     } else {
         code = ps_deliver(t->tm_store, r, properties, topic, queue_id, false, &out->end, e);
         out->delivered += code == 0;
@@ -559,7 +557,7 @@ static int roll_one(ps_timers *t, const timer_record *x, ps_error *e) {
         times = 0;
     uint8_t *to = ps_property_put_number(added, "TIMER_ROLL_TIMES", times + 1);
     if (!compose_properties(t, r, (ps_text){added, to - added}, &properties))
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a timer");
+        return ps_no_memory(e, NULL, "no memory for a timer");
     return ps_deliver(t->tm_store, r, properties, t->tm_topic, 0, false, &end, e);
 }
 
@@ -586,7 +584,7 @@ static int roll_or_drop(ps_timers *t, const ps_pending_entry *x, const timer_rec
 static int64_t roll_timers(ps_timers *t, int64_t before_ms, int32_t most, ps_error *e) {
     ps_pending_entry *old = malloc((size_t)most * sizeof *old);
     int64_t rolled = 0, recalled = 0;
-    if (old == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for timers");
+    if (old == NULL) return ps_no_memory(e, NULL, "no memory for timers");
     int code = read_queue(t, INT64_MAX, &recalled, e);
     int64_t n = code < 0 ? 0 : ps_pending_before(&t->tm_pending, first_since(t, before_ms), old,
                                                  most);
@@ -646,7 +644,7 @@ int64_t ps_timers_list(ps_timers *t, int64_t from_ms, int64_t to_ms, int32_t pop
     if (counts) {
         count = ps_pending_count(&t->tm_pending, from_ms, to_ms);
     } else if (all == NULL) {
-        count = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a list of timers");
+        count = ps_no_memory(e, NULL, "no memory for a list of timers");
     } else {
         int64_t which = pop ? PS_PENDING_ALL_MARKED : PS_PENDING_ANY;
         count = ps_pending_find(&t->tm_pending, from_ms, to_ms, which, all, most);
@@ -690,9 +688,7 @@ int64_t ps_timers_tallies(ps_timers *t, ps_timer_tally *out, int64_t room) {
 
 ps_timers_state *ps_timers_capture(ps_timers *t, int64_t *log_end, ps_error *e) {
     ps_timers_state *made = calloc(1, sizeof *made);
-    int code = made == NULL ? ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
-                                      "no memory for the state of the timers")
-                            : 0;
+    int code = made == NULL ? ps_no_memory(e, NULL, "no memory for the state of the timers") : 0;
     if (code < 0) return NULL;
     pthread_mutex_lock(&t->tm_lock);
     int64_t notes_len;
@@ -703,7 +699,7 @@ ps_timers_state *ps_timers_capture(ps_timers *t, int64_t *log_end, ps_error *e) 
                    : atomic_load_explicit(&t->tm_store->st_log.lg_end, memory_order_acquire);
     code = notes != NULL
                ? ps_pending_capture(&t->tm_pending, *log_end, notes, notes_len, &made->state, e)
-               : ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the notes on timers");
+               : ps_no_memory(e, NULL, "no memory for the notes on timers");
     pthread_mutex_unlock(&t->tm_lock);
     free(notes);
     if (code == 0) return made;

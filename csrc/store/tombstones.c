@@ -129,9 +129,7 @@ static int write_file(ps_store *s, ps_error *e) {
     pthread_rwlock_rdlock(&s->st_topics.tt_shared.qs_lock);
     int64_t len = encode_locked(s, &bytes);
     pthread_rwlock_unlock(&s->st_topics.tt_shared.qs_lock);
-    if (len < 0)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root,
-                       "no memory for the list of deleted topics");
+    if (len < 0) return ps_no_memory(e, s->st_root, "no memory for the list of deleted topics");
     int code = ps_replace_file(s->st_io, s->st_root, FILE_NAME, bytes, len, e);
     free(bytes);
     return code;
@@ -189,8 +187,7 @@ static int keep_file(ps_store *s, ps_error *e) {
                        "cannot read the file of deleted topics");
     uint8_t *bytes = code == 0 ? malloc((size_t)st.st_size + 1) : NULL;
     if (code == 0 && bytes == NULL)
-        code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path,
-                       "no memory for the list of deleted topics");
+        code = ps_no_memory(e, path, "no memory for the list of deleted topics");
     if (code == 0 && ps_read_head(io, fd, bytes, (size_t)st.st_size) != st.st_size)
         code = ps_fail(e, PS_E_IO, errno, -1, path, "cannot read the file of deleted topics");
     if (code == 0)
@@ -276,7 +273,7 @@ static bool is_waiting_room(const ps_topic *t) {
 }
 
 static int no_memory_for_queues(ps_store *s, ps_error *e) {
-    return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root, "no memory for the list of queues");
+    return ps_no_memory(e, s->st_root, "no memory for the list of queues");
 }
 
 /* From here on the topic's messages count from 0. */

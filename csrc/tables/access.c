@@ -1,5 +1,4 @@
 /* Grants, and the signatures of requests that ask for them. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,8 +71,7 @@ void ps_access_free(ps_access *a) {
 int ps_core_check_access(ps_core *c, const ps_digest_functions *functions, ps_error *e) {
     PS_CORE_HELD(c);
     ps_access *a = calloc(1, sizeof *a);
-    if (a == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for access control");
+    if (a == NULL) return ps_no_memory(e, NULL, "no memory for access control");
     a->ac_do = *functions;
     ps_access_free(c->co_access);
     c->co_access = a;

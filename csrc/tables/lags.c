@@ -1,7 +1,6 @@
 /* See lags.h. */
 #include "tables/lags.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -230,7 +229,7 @@ int ps_lag_bind(ps_core *c, const char *group, int32_t group_len, const char *pa
                            (ps_slice){family, (int32_t)(end - family)}, true);
     if (r != NULL && bind_reader(c, r)) return 0;
     if (r != NULL) ps_light_reader_drop(c, r);
-    return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a group of lite topics");
+    return ps_no_memory(e, NULL, "no memory for a group of lite topics");
 }
 
 /* ---- asking ---- */
@@ -289,8 +288,7 @@ int32_t ps_lag_top(ps_core *c, const char *group, int32_t group_len, ps_lag_queu
     int32_t count = g == NULL || room <= 0 ? 0 : room < g->lb_queues ? room : g->lb_queues;
     if (count == 0) return 0;
     ps_ref *next = malloc(((size_t)count + 1) * sizeof *next);
-    if (next == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a list of lite topics");
+    if (next == NULL) return ps_no_memory(e, NULL, "no memory for a list of lite topics");
     take_top(c, g, next, rows, count);
     free(next);
     return count;
@@ -314,8 +312,7 @@ int64_t ps_lag_oldest(ps_core *c, const char *group, int32_t group_len, int32_t 
     *at = -1;
     if (g == NULL || g->lb_queues == 0) return oldest;
     if (g->lb_since == NULL) g->lb_since = calloc((size_t)g->lb_room, sizeof *g->lb_since);
-    if (g->lb_since == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for ages of lite topics");
+    if (g->lb_since == NULL) return ps_no_memory(e, NULL, "no memory for ages of lite topics");
     for (; i < g->lb_queues && left > 0; i++) {
         if (g->lb_since[i] != 0) continue;
         g->lb_since[i] = since_of(c, g, g->lb_heap[i]);

@@ -1,7 +1,6 @@
 /* The topics that the broker publishes to the core. Withdrawing one frees its row: parked pulls
  * point at the topic of the store, which stays. Upstream: TopicConfigManager. */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,7 +29,7 @@ static ps_topic_entry *make_topic(ps_core *c, const char *name, int32_t len, ps_
     ps_topic_entry *t =
         ps_chains_reserve(&c->co_tables.tc_topics) ? calloc(1, sizeof *t + (size_t)len + 1) : NULL;
     if (t == NULL) {
-        ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the table of topics");
+        ps_no_memory(e, NULL, "no memory for the table of topics");
         return NULL;
     }
     t->te_topic = topic;

@@ -160,8 +160,7 @@ static int begin_run(ps_pending *p, writing *w, ps_error *e) {
     int code = run_path(w->path, p->pd_folder, w->run.rn_number, e);
     if (code < 0 || (code = ps_make_folders(p->pd_io, p->pd_folder, true, e)) < 0) return code;
     w->chunk = malloc(CHUNK * sizeof *w->chunk);
-    if (w->chunk == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a run of timers");
+    if (w->chunk == NULL) return ps_no_memory(e, NULL, "no memory for a run of timers");
     int flags = O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC;
     w->fd = p->pd_io->open(p->pd_io, w->path, flags, p->pd_io->file_mode);
     if (w->fd < 0) {
@@ -205,7 +204,7 @@ static int by_size(const void *a, const void *b) {
 
 static int begin_merge(ps_pending *p, ps_error *e) {
     ps_merge *m = calloc(1, sizeof *m);
-    if (m == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a merge");
+    if (m == NULL) return ps_no_memory(e, NULL, "no memory for a merge");
     int code = begin_run(p, &m->mg_to, e);
     if (code < 0) {
         free(m);
@@ -424,7 +423,7 @@ int ps_pending_open(ps_pending *p, ps_io *io, const char *folder, bool readonly,
     p->pd_room = PS_PENDING_HEAP;
     p->pd_heap = malloc((size_t)p->pd_room * sizeof *p->pd_heap);
     if (p->pd_folder == NULL || p->pd_heap == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the timers");
+        return ps_no_memory(e, NULL, "no memory for the timers");
     int code = ps_path_in(path, folder, STATE, e);
     if (code < 0) return code;
     if (read_state(p, path)) return 1;
@@ -452,7 +451,7 @@ static int push_entry(ps_pending *p, ps_pending_entry x, ps_error *e) {
         if (code < 0) return code;
     }
     if (!PS_GROW(p->pd_heap, p->pd_room, p->pd_count + 1, PS_PENDING_HEAP))
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the timers that wait");
+        return ps_no_memory(e, NULL, "no memory for the timers that wait");
     p->pd_heap[p->pd_count++] = x;
     sift_up(p->pd_heap, p->pd_count - 1);
     return 0;
@@ -633,7 +632,7 @@ int ps_pending_capture(ps_pending *p, int64_t log_end, const uint8_t *notes, int
     if (late || p->pd_settled) code = empty_heap(p, e);
     if (code < 0) return code;
     uint8_t *b = malloc(HEAD + ROW * PS_PENDING_RUNS + (size_t)notes_len);
-    if (b == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the state");
+    if (b == NULL) return ps_no_memory(e, NULL, "no memory for the state");
     int64_t rows = 0;
     for (int32_t i = 0; i < p->pd_run_count; i++) {
         const ps_run *r = &p->pd_runs[i];

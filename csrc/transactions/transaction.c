@@ -42,8 +42,7 @@ static bool slice_is(ps_slice s, const char *text, int32_t len) {
 int ps_tx_make(ps_core *c, ps_error *e) {
     static const char *const names[] = {PS_HALF_TOPIC, PS_OP_TOPIC, PS_DISCARD_TOPIC};
     ps_tx *x = c->co_tx = calloc(1, sizeof *x);
-    if (x == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the transactions");
+    if (x == NULL) return ps_no_memory(e, NULL, "no memory for the transactions");
     ps_topic **topics[] = {&x->tx_half, &x->tx_op, &x->tx_discard};
     x->tx_core = c;
     x->tx_state.uncovered = -1;
@@ -65,8 +64,7 @@ int ps_core_tx_set(ps_core *c, const ps_tx_conf *conf, ps_error *e) {
     PS_CORE_HELD(c);
     ps_tx *x = c->co_tx;
     char *broker = strdup(conf->broker != NULL ? conf->broker : "");
-    if (broker == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the name of the broker");
+    if (broker == NULL) return ps_no_memory(e, NULL, "no memory for the name of the broker");
     free(x->tx_broker);
     x->tx_broker = broker;
     x->tx_conf = *conf;
@@ -215,8 +213,7 @@ static int put_discarded(ps_core *c, const ps_half *h, const ps_record *r, ps_pu
     ps_message m;
     message_of(r, h->hf_physical, &m);
     if (!ps_tx_with_checks(c, r, h->hf_checks))
-        return ps_fail(&put->error, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
-                       "no memory for a copy of the half message");
+        return ps_no_memory(&put->error, NULL, "no memory for a copy of the half message");
     m.properties = ps_mine(c)->ca_send.sd_props.data;
     m.properties_len = ps_mine(c)->ca_send.sd_props.len;
     return ps_put_message(c->co_store, c->co_tx->tx_discard, &m, put);
@@ -267,7 +264,7 @@ static int reserve_op(ps_core *c, ps_error *e) {
     int code = 0;
     if (x->tx_ops.len > OPS_MAX && (code = ps_core_tx_write_ops(c, e)) < 0) return code;
     if (ps_buffer_room(&x->tx_ops, 2 * OP_TEXT) != NULL && ps_halves_remember(x)) return 0;
-    return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a decision");
+    return ps_no_memory(e, NULL, "no memory for a decision");
 }
 
 static void queue_one(ps_tx *x, int64_t offset) {

@@ -34,7 +34,7 @@ bool ps_core_has_watched_news(ps_core *c) {
 int ps_core_watch_timers(ps_core *c, int64_t offset, ps_error *e) {
     PS_CORE_HELD(c);
     ps_queue *q = ps_topic_queue_get(c->co_watched.wq_timer, 0);
-    if (q == NULL) return ps_fail(e, PS_E_NO_MEMORY, 0, -1, NULL, "no memory for the queue");
+    if (q == NULL) return ps_no_memory(e, NULL, "no memory for the queue");
     return ps_arrivals_watch(q, offset);
 }
 
