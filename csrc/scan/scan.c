@@ -979,8 +979,7 @@ int ps_scan_open(ps_store *s, const ps_scan *spec, void *arrow_array_stream, ps_
                  ps_error *e) {
     struct ArrowArrayStream *stream = arrow_array_stream;
     memset(stream, 0, sizeof *stream);
-    if (s != NULL && ps_enter(s) < 0)
-        return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store was closed");
+    if (s != NULL && ps_enter(s) < 0) return ps_refuse_closed(s, e);
     int code = ps_scanner_check(s, spec, e);
     scanner *sn = code < 0 ? NULL : calloc(1, sizeof *sn);
     if (code == 0 && sn == NULL) code = ps_no_memory(e, NULL, "no memory for the scan");

@@ -327,7 +327,7 @@ int ps_core_dedup_build(ps_core *c, ps_error *e) {
     ps_store *s = c->co_store;
     ps_dedup *o = c->co_dedup;
     if (o == NULL) return 0;
-    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (ps_enter(s) < 0) return ps_refuse_closed(s, e);
     int64_t size = s->st_log.lg_files.ss_file_size, min = atomic_load(&s->st_log.lg_min);
     int64_t end = atomic_load(&s->st_log.lg_end), base = end - end % size, found = 0;
     for (; base >= min - min % size; base -= size)

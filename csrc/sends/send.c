@@ -603,8 +603,7 @@ int ps_core_put_again(ps_core *c, int64_t physical, int32_t more_tries, const ps
     ps_mapfile *mf = NULL;
     ps_record r;
     ps_send s;
-    if (ps_enter(c->co_store) < 0)
-        return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (ps_enter(c->co_store) < 0) return ps_refuse_closed(c->co_store, e);
     end = atomic_load_explicit(&c->co_store->st_log.lg_end, memory_order_acquire);
     const uint8_t *at = NULL;
     if (physical < PS_TIER_PLACE) {

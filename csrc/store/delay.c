@@ -78,7 +78,7 @@ int ps_deliver_due(ps_store *s, int32_t level, int64_t from, int64_t now, int32_
             e, PS_E_ARGUMENT, 0, -1, NULL,
             "delay level %d is not from 1 to %d, or %d messages at most are fewer than 1", level,
             PS_QUEUE_ID_MAX, most);
-    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (ps_enter(s) < 0) return ps_refuse_closed(s, e);
     if (now == 0) now = ps_now_ms();
     int64_t delay = level <= s->st_levels.count ? s->st_levels.delay_ms[level - 1] : 1000;
     ps_dispatch_catch_up(s, NULL);

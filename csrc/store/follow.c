@@ -140,8 +140,7 @@ static int begin_at_locked(ps_store *s, int64_t at, ps_error *e) {
 }
 
 int ps_follow_queue(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset, ps_error *e) {
-    if (ps_enter(s) < 0)
-        return ps_fail(e, PS_E_CLOSED, 0, -1, s->st_root, "the store is closed");
+    if (ps_enter(s) < 0) return ps_refuse_closed(s, e);
     ps_queue *q = ps_topic_queue_get(topic, queue_id);
     bool possible = offset > 0 && offset < QUEUE_OFFSET_MAX && atomic_load(&s->st_follow.fo_on);
     int code = 0;
@@ -272,8 +271,7 @@ static int append_locked(ps_store *s, int64_t at, const uint8_t *data, int64_t l
 
 int ps_follow_append(ps_store *s, int64_t at, const void *data, int64_t len, ps_error *e) {
     int code = 0;
-    if (ps_enter(s) < 0)
-        return ps_fail(e, PS_E_CLOSED, 0, -1, s->st_root, "the store is closed");
+    if (ps_enter(s) < 0) return ps_refuse_closed(s, e);
     /* The dispatcher works with its lock held: only a log that begins waits for that. */
     bool begins = at > 0 && atomic_load(&s->st_log.lg_end) == 0;
     if (begins) pthread_mutex_lock(&s->st_dispatcher.ds_lock);

@@ -110,7 +110,7 @@ int32_t ps_store_queues(ps_store *s, ps_queue_info *out, int32_t room) {
 ps_topic *ps_topic_open(ps_store *s, const char *name, int32_t len, int32_t make, ps_error *e) {
     const char *why = "";
     if (ps_enter(s) < 0) {
-        ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+        ps_refuse_closed(s, e);
         return NULL;
     }
     ps_topic *t = len < 0 || len > PS_TOPIC_MAX ? NULL : ps_topic_find(&s->st_topics, name, len);

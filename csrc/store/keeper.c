@@ -133,7 +133,7 @@ int32_t ps_must_wait(const ps_store *s, int64_t physical) {
 }
 
 int ps_wait_flushed(ps_store *s, int64_t physical, int32_t timeout_ms, ps_error *e) {
-    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (ps_enter(s) < 0) return ps_refuse_closed(s, e);
     int code = ps_flusher_wait(&s->st_flusher, physical, timeout_ms, e);
     ps_leave(s);
     return code;
@@ -141,7 +141,7 @@ int ps_wait_flushed(ps_store *s, int64_t physical, int32_t timeout_ms, ps_error 
 
 int ps_store_flush(ps_store *s, ps_error *error) {
     ps_error mine = {0}, *e = error != NULL ? error : &mine;
-    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (ps_enter(s) < 0) return ps_refuse_closed(s, e);
     int code = s->st_readonly ? 0 : ps_flusher_sync(&s->st_flusher, 0, e);
     if (code == 0 && !s->st_readonly) code = ps_dispatch_catch_up(s, e);
     if (code == 0 && !s->st_readonly) code = ps_keeper_flush(s, true, e);

@@ -128,8 +128,7 @@ static int begin_locked(ps_store *s, ps_error *e) {
 
 int ps_lights_begin(ps_store *s, ps_error *e) {
     int code = 0;
-    if (ps_enter(s) < 0)
-        return ps_fail(e, PS_E_CLOSED, 0, -1, s->st_root, "the store is closed");
+    if (ps_enter(s) < 0) return ps_refuse_closed(s, e);
     ps_dispatch_catch_up(s, NULL);
     pthread_mutex_lock(&s->st_dispatcher.ds_lock);
     if (!atomic_load(&s->st_light_on)) code = begin_locked(s, e);

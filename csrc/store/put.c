@@ -82,10 +82,6 @@ static inline int refuse_put(ps_store *s, int32_t wait, ps_error *e) {
     return refuse_slow(s, wait, e);
 }
 
-static int refuse_closed(ps_error *e) {
-    return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
-}
-
 static int check_queue_id(int32_t id, ps_error *e) {
     if (__builtin_expect(id >= 0 && id <= PS_QUEUE_ID_MAX, 1)) return 0;
     return ps_fail(e, PS_E_QUEUE_ILLEGAL, 0, -1, NULL, "queue id %d is not between 0 and %d", id,
@@ -207,7 +203,7 @@ int ps_put(ps_topic *topic, int32_t queue_id, int32_t flag, const void *body, in
            const void *properties, int64_t properties_len, int32_t wait, ps_put_result *out) {
     ps_store *s = topic->tp_store;
     ps_draft d;
-    if (ps_enter(s) < 0) return refuse_closed(&out->error);
+    if (ps_enter(s) < 0) return ps_refuse_closed(s, &out->error);
     int code = refuse_put(s, wait, &out->error);
     if (code == 0) {
         draft_init(s, topic, &d);
@@ -293,7 +289,7 @@ static int put_message(ps_store *s, ps_topic *topic, const ps_message *m, ps_put
 }
 
 int ps_put_message(ps_store *s, ps_topic *topic, const ps_message *m, ps_put_result *out) {
-    if (ps_enter(s) < 0) return refuse_closed(&out->error);
+    if (ps_enter(s) < 0) return ps_refuse_closed(s, &out->error);
     int code = refuse_put(s, m->wait, &out->error);
     if (code == 0) code = put_message(s, topic, m, out);
     ps_leave(s);
@@ -490,7 +486,7 @@ static int many_arguments(const ps_put_many *m, ps_error *e) {
 int ps_put_many_messages(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t *stored,
                          ps_put_result *out) {
     *stored = 0;
-    if (ps_enter(s) < 0) return refuse_closed(&out->error);
+    if (ps_enter(s) < 0) return ps_refuse_closed(s, &out->error);
     int code = refuse_put(s, m->wait, &out->error);
     if (code == 0) code = many_arguments(m, &out->error);
     if (code == 0) code = put_many(s, topic, m, stored, out);

@@ -997,7 +997,7 @@ ps_batch *ps_query(ps_store *s, const char *topic, int32_t topic_len, const char
 int32_t ps_queue_units(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset, int32_t room,
                        int64_t *physical, int32_t *sizes, int64_t *tags_codes, ps_error *e) {
     int32_t n = 0;
-    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (ps_enter(s) < 0) return ps_refuse_closed(s, e);
     ps_dispatch_catch_up(s, NULL);
     ps_queue *q = topic != NULL ? ps_topic_queue(topic, queue_id) : NULL;
     ps_unit u;
@@ -1055,7 +1055,7 @@ static int64_t first_at(ps_store *s, ps_queue *q, int64_t low, int64_t high, int
 
 int64_t ps_offset_at(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t timestamp,
                      int32_t upper, ps_error *e) {
-    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (ps_enter(s) < 0) return ps_refuse_closed(s, e);
     ps_dispatch_catch_up(s, NULL);
     ps_queue *q = topic != NULL ? ps_topic_queue(topic, queue_id) : NULL;
     int64_t at = PS_E_NOT_FOUND;

@@ -45,7 +45,7 @@ static int follow_writer_locked(ps_store *s, ps_error *e) {
 int ps_store_refresh(ps_store *s, ps_error *error) {
     ps_error mine = {0}, *e = error != NULL ? error : &mine;
     int code;
-    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (ps_enter(s) < 0) return ps_refuse_closed(s, e);
     if (!s->st_readonly) {
         code = ps_dispatch_catch_up(s, e);
     } else {

@@ -145,7 +145,7 @@ int ps_retention_round(ps_store *s, int64_t now_ms, bool manual, bool immediate,
 
 int ps_store_clean(ps_store *s, int64_t now_ms, int32_t manual, int32_t immediate, int32_t dry_run,
                    ps_retention_report *out, ps_error *e) {
-    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (ps_enter(s) < 0) return ps_refuse_closed(s, e);
     int code = PS_E_READ_ONLY;
     if (s->st_readonly)
         ps_fail(e, code, 0, -1, s->st_root, "the store is open for reading only");
@@ -159,7 +159,7 @@ int ps_store_clean(ps_store *s, int64_t now_ms, int32_t manual, int32_t immediat
 }
 
 int ps_store_retain(ps_store *s, const ps_conf *rules, ps_error *e) {
-    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (ps_enter(s) < 0) return ps_refuse_closed(s, e);
     ps_retention_set(&s->st_retention, rules);
     ps_leave(s);
     return 0;

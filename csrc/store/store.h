@@ -145,6 +145,10 @@ static inline int ps_enter(ps_store *s) {
     }
     return 0;
 }
+/* What a call answers that may not begin: PS_E_CLOSED, with *e filled in. */
+static inline int ps_refuse_closed(const ps_store *s, ps_error *e) {
+    return ps_fail(e, PS_E_CLOSED, 0, -1, s->st_root, "the store is closed");
+}
 static inline void ps_leave(ps_store *s) {
     atomic_fetch_sub(&s->st_users, 1);
 }

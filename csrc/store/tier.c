@@ -181,7 +181,7 @@ void ps_tier_known(ps_store *s, int32_t known) {
 
 int ps_tier_begins(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t first, int64_t end,
                    ps_error *e) {
-    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (ps_enter(s) < 0) return ps_refuse_closed(s, e);
     ps_tier *t = &s->st_tier;
     ps_queue *q = ps_topic_queue_get(topic, queue_id);
     ps_tiered *fresh = calloc(1, sizeof *fresh), *d = NULL;
@@ -242,7 +242,7 @@ static int lend_piece(ps_store *s, ps_topic *topic, int32_t queue_id, ps_lent *l
     if (l == NULL) return ps_no_memory(e, NULL, "no memory to lend");
     if (d == NULL || ps_enter(s) < 0) {
         free_lent(l);
-        return d == NULL ? 0 : ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+        return d == NULL ? 0 : ps_refuse_closed(s, e);
     }
     pthread_mutex_lock(&t->lock);
     if (atomic_load(&d->first) == atomic_load(&d->end)) { /* its topic was deleted meanwhile */

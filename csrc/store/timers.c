@@ -373,8 +373,7 @@ static int load_timers(ps_timers *t, ps_error *e) {
 int ps_timers_recover(ps_timers *t, ps_timers_progress *out, ps_error *e) {
     int64_t recalled = 0;
     *out = (ps_timers_progress){0};
-    if (ps_enter(t->tm_store) < 0)
-        return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (ps_enter(t->tm_store) < 0) return ps_refuse_closed(t->tm_store, e);
     pthread_mutex_lock(&t->tm_lock);
     int code = t->tm_opened ? 0 : read_queue(t, RECOVER_ROUND, &recalled, e);
     if (code == 0 && !t->tm_opened) code = settle_log(t, e);
@@ -411,7 +410,7 @@ ps_timers *ps_timers_open(ps_store *s, ps_error *e) {
     pthread_mutex_init(&t->tm_lock, NULL);
     int code = ps_path_in(t->tm_folder, s->st_root, FOLDER, e);
     if (code == 0 && (code = ps_enter(s)) < 0) {
-        ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+        ps_refuse_closed(s, e);
     } else if (code == 0) {
         if (!s->st_readonly) ps_dispatch_catch_up(s, NULL);
         t->tm_topic = s->st_readonly
@@ -517,8 +516,7 @@ int ps_timers_run(ps_timers *t, int64_t now, int32_t most, ps_timer_round *out, 
     if (t->tm_store->st_readonly)
         return ps_fail(e, PS_E_READ_ONLY, 0, -1, NULL,
                        "a store that is open for reading only delivers no timers");
-    if (ps_enter(t->tm_store) < 0)
-        return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (ps_enter(t->tm_store) < 0) return ps_refuse_closed(t->tm_store, e);
     pthread_mutex_lock(&t->tm_lock);
     ps_dispatch_catch_up(t->tm_store, NULL);
     int code = run_timers(t, now != 0 ? now : ps_timer_now(t->tm_store), most, out, e);
@@ -607,8 +605,7 @@ int64_t ps_timers_roll(ps_timers *t, int64_t before_ms, int32_t most, ps_error *
     if (most < 1)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
                        "%d timers to roll at once: at least 1 is needed", most);
-    if (ps_enter(t->tm_store) < 0)
-        return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (ps_enter(t->tm_store) < 0) return ps_refuse_closed(t->tm_store, e);
     pthread_mutex_lock(&t->tm_lock);
     ps_dispatch_catch_up(t->tm_store, NULL);
     int64_t rolled = roll_timers(t, before_ms, most, e);
@@ -635,8 +632,7 @@ static void describe_timer(ps_timers *t, const ps_pending_entry *x, ps_timer_row
 
 int64_t ps_timers_list(ps_timers *t, int64_t from_ms, int64_t to_ms, int32_t pop,
                        ps_timer_row *out, int64_t room, ps_error *e) {
-    if (ps_enter(t->tm_store) < 0)
-        return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (ps_enter(t->tm_store) < 0) return ps_refuse_closed(t->tm_store, e);
     pthread_mutex_lock(&t->tm_lock);
     bool counts = room <= 0 && !pop;
     int64_t most = counts ? 0 : entries_of(t), count;
@@ -664,8 +660,7 @@ int ps_timers_find(ps_timers *t, const char *topic, int32_t topic_len, const cha
                 NULL};
     ps_pending_entry found;
     int64_t recalled = 0;
-    if (ps_enter(t->tm_store) < 0)
-        return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (ps_enter(t->tm_store) < 0) return ps_refuse_closed(t->tm_store, e);
     pthread_mutex_lock(&t->tm_lock);
     if (!t->tm_store->st_readonly) ps_dispatch_catch_up(t->tm_store, NULL);
     int code = read_queue(t, INT64_MAX, &recalled, e);

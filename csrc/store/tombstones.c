@@ -317,7 +317,7 @@ static int clear_queues(ps_store *s, ps_topic *t, ps_queue **queues, int32_t n, 
 int ps_topic_delete(ps_store *s, ps_topic *t, ps_error *error) {
     ps_error mine = {0}, *e = error != NULL ? error : &mine;
     ps_queue **queues;
-    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (ps_enter(s) < 0) return ps_refuse_closed(s, e);
     if (s->st_readonly) {
         ps_leave(s);
         return ps_fail(e, PS_E_READ_ONLY, 0, -1, s->st_root, "the store is open for reading only");
@@ -407,7 +407,7 @@ static int follow_deletion_locked(ps_store *s, ps_topic *t, int64_t below, ps_er
 int ps_topic_follow_deletion(ps_store *s, ps_topic *t, int64_t below, ps_error *error) {
     ps_error mine = {0}, *e = error != NULL ? error : &mine;
     int code = 0;
-    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (ps_enter(s) < 0) return ps_refuse_closed(s, e);
     pthread_mutex_lock(&s->st_keeper.kp_lock);
     pthread_mutex_lock(&s->st_dispatcher.ds_lock);
     bool follows = atomic_load(&s->st_follow.fo_on);

@@ -156,8 +156,7 @@ int ps_core_tx_round(ps_core *c, ps_tx_round *round, ps_tx_check *checks, int32_
     round->check_count = round->spent_count = 0;
     ps_buffer *composed = &ps_mine(c)->ca_answer.an_out;
     composed->len = 0;
-    if (ps_enter(c->co_store) < 0)
-        return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (ps_enter(c->co_store) < 0) return ps_refuse_closed(c->co_store, e);
     for (int32_t looked = 0;
          place < x->tx_places && looked < round->look_max && round->check_count < check_room &&
          round->spent_count < spent_room && composed->len < round->bytes_max && code == 0;

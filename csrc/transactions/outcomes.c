@@ -16,7 +16,7 @@ static bool settles_halves(const ps_record *r, ps_tx_outcome *out) {
 int64_t ps_log_outcomes(ps_store *s, int64_t *from, int64_t to, ps_tx_outcome *out, int64_t room,
                         ps_error *e) {
     int64_t n = 0, avail, end = atomic_load_explicit(&s->st_log.lg_end, memory_order_acquire);
-    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (ps_enter(s) < 0) return ps_refuse_closed(s, e);
     if (to > end) to = end;
     while (*from < to && n < room) {
         ps_mapfile *mf;

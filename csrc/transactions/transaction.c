@@ -359,8 +359,7 @@ int ps_core_tx_decide(ps_core *c, int64_t offset, int32_t decision, ps_put_resul
     if (at == 0)
         return ps_fail(e, PS_E_NOT_FOUND, 0, -1, NULL, "no open half message at %lld",
                        (long long)offset);
-    if (ps_enter(c->co_store) < 0)
-        return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (ps_enter(c->co_store) < 0) return ps_refuse_closed(c->co_store, e);
     int code = 0;
     if (decision != PS_TX_LOST && !ps_tx_record(c, ps_halves_at(x, at), &r, &mf))
         code = ps_fail(&out->error, PS_E_NOT_FOUND, 0, ps_halves_at(x, at)->hf_physical, NULL,
