@@ -28,8 +28,9 @@ BUILD_NEEDS := "setuptools>=77,<85" "wheel>=0.45,<1" "cffi>=2,<3"
 # Two builds in one tree at the same time would write the same files.
 LOCK := $(if $(shell command -v flock),flock .venv/.lock,)
 
-ASAN_OBJECTS := $(C_SOURCES:csrc/%.c=build/asan/%.o)
-TSAN_OBJECTS := $(C_SOURCES:csrc/%.c=build/tsan/%.o)
+C_TESTED := $(C_SOURCES) csrc/tests/faulty_io.c
+ASAN_OBJECTS := $(C_TESTED:csrc/%.c=build/asan/%.o)
+TSAN_OBJECTS := $(C_TESTED:csrc/%.c=build/tsan/%.o)
 C_TEST_SOURCES := $(filter-out $(if $(NGHTTP2),,%_http2.c),$(sort $(wildcard csrc/tests/*.c)))
 C_TESTS := $(patsubst csrc/tests/%.c,build/ctests/%,$(filter csrc/tests/test_%,$(C_TEST_SOURCES)))
 C_TSAN_TESTS := $(patsubst csrc/tests/%.c,build/ctests/%,$(filter csrc/tests/tsan_%,$(C_TEST_SOURCES)))
@@ -96,11 +97,16 @@ build/.nghttp2:
 	  || echo "without the gRPC service: install libnghttp2-dev (as root), then \`make clean build\`" >&2
 	@touch $@
 
-build: pystore/native/_core.abi3.so ## compile the C core in place, when a source is newer
+build: pystore/native/_core.abi3.so build/faulty_io.so ## compile the C core in place, when a source is newer
 
 pystore/native/_core.abi3.so: $(C_SOURCES) $(C_HEADERS) $(BY_HAND) pystore/native/_build.py setup.py | .venv/.stamp build/.nghttp2
 	@$(LOCK) $(PY) setup.py -q build_ext --inplace
 	@touch $@
+
+# For tests/faulty.py. Two makes may write it side by side.
+build/faulty_io.so: csrc/tests/faulty_io.c csrc/files/io.c csrc/tests/faulty_io.h csrc/files/io.h
+	@mkdir -p build
+	@$(CC) $(C_FLAGS) -fPIC -shared -o $@.$$$$ $(filter %.c,$^) && mv $@.$$$$ $@
 
 proto: .venv/.stamp ## the descriptors of the gRPC schema, after a change of messaging.proto
 	$(PY) -m grpc_tools.protoc -Ibroker/grpc --descriptor_set_out=broker/grpc/messaging.binpb \
@@ -393,6 +399,8 @@ build/asan/%.o: csrc/%.c $(C_HEADERS)
 build/tsan/%.o: csrc/%.c $(C_HEADERS)
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) $(TSAN) -c -o $@ $<
+
+build/asan/tests/faulty_io.o build/tsan/tests/faulty_io.o: csrc/tests/faulty_io.h
 
 build/ctests/test_%: csrc/tests/test_%.c $(ASAN_OBJECTS) $(C_TEST_HEADERS)
 	@mkdir -p $(@D)

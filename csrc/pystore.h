@@ -823,17 +823,6 @@ uint64_t ps_crc32_sum(const uint8_t *data, const int32_t *offsets, int64_t count
 int32_t ps_java_hash(int32_t h, const uint8_t *utf8, int64_t len);
 int32_t ps_key_hash(int32_t java_hash);
 
-/* ---- fault injection, for tests: see csrc/files/io.h ---- */
-ps_io *ps_io_faulty_new(void);
-void ps_io_faulty_set(ps_io *io, uint32_t mask, int64_t countdown, int err, int forever);
-void ps_io_faulty_slow(ps_io *io, uint32_t mask, int32_t ms); /* each call takes so much more */
-/* Only calls on files whose path has this part count and fail; the text stays the caller's. It is
- * set before anything is opened. */
-void ps_io_faulty_within(ps_io *io, const char *part);
-int64_t ps_io_faulty_calls(ps_io *io, uint32_t mask);
-int64_t ps_io_faulty_struck(ps_io *io);
-void ps_io_faulty_free(ps_io *io);
-
 /* ---- checks at import ---- */
 int32_t ps_abi(void);
 int64_t ps_struct_size(int32_t which); /* 0 conf, 1 report, 2 info, 3 view, 4 put_result, 5 scan */

@@ -7,22 +7,22 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from faulty import faulty
 
 from broker import Broker
 from broker.hot.core import Core
 from pystore import Store
-from pystore.native import lib
 
 __all__ = ["Disk"]
 
-_FDATASYNC = 1 << 5  # of csrc/files/io.h: what syncs the log
+_FDATASYNC = 1 << 5  # of csrc/tests/faulty_io.h: what syncs the log
 
 
 class Disk:
     """The disk of every store that is opened from now on in this test."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._table = lib.ps_io_faulty_new()  # never freed: a store's views may outlive the test
+        self._table = faulty.ps_io_faulty_new()  # never freed: a store's views may outlive the test
         monkeypatch.setattr(Store, "_io", self._io)
 
     def _io(self) -> Any:
@@ -35,11 +35,11 @@ class Disk:
         broker.store.put("first", b"message")
         core = broker.services.core
         assert isinstance(core, Core)
-        lib.ps_io_faulty_slow(self._table, _FDATASYNC, 600_000)
+        faulty.ps_io_faulty_slow(self._table, _FDATASYNC, 600_000)
         try:
             yield core
         finally:
             self.let_go()
 
     def let_go(self) -> None:
-        lib.ps_io_faulty_slow(self._table, 0, 0)
+        faulty.ps_io_faulty_slow(self._table, 0, 0)

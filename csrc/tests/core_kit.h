@@ -8,7 +8,7 @@
 #include "base/bytes.h"
 #include "check.h"
 #include "base/error.h"
-#include "files/io.h"
+#include "faulty_io.h"
 #include "core/core.h"
 
 #define KIT_TOLD_MS 60000 /* for an eventfd that must be told */

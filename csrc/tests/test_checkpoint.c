@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "check.h"
+#include "faulty_io.h"
 
 static char *root;
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "derive/derive.h"
+#include "faulty_io.h"
 #include "small_store.h"
 
 #define SEGMENT (32 << 10)

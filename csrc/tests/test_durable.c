@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "faulty_io.h"
 #include "store/store.h"
 
 #define ENTRIES_MAX 4096

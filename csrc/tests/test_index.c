@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "check.h"
+#include "faulty_io.h"
 
 #define ALWAYS INT64_MIN, INT64_MAX
 #define ROOM 256

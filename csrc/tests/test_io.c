@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "check.h"
+#include "faulty_io.h"
 
 /* Every call of the table once; returns the one that failed, or -1. tidy: long, one line a call. */
 static int walk(ps_io *io, const char *folder) {

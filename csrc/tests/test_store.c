@@ -11,6 +11,7 @@
 
 #include "store/store.h"
 #include "check.h"
+#include "faulty_io.h"
 
 static char root[256];
 

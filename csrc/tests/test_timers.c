@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "check.h"
+#include "faulty_io.h"
 #include "timers/pending.h"
 
 enum { TIMERS = 40000, ALIVE_MOST = 1500, HEAP = 32 };

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import sys
 
+from faulty import faulty
 from loops import Wire, serving, until
 from waiting import BOUND_S
 
@@ -14,7 +15,6 @@ from broker.hot.core import Core
 from broker.services.offsets import ConsumerOffsets
 from broker.wire.command import Command
 from pystore.files import javajson
-from pystore.native import lib
 
 SEND, PULL, ECHO = 310, 11, 4711
 SMALL = {
@@ -23,24 +23,24 @@ SMALL = {
     "maxHashSlotNum": 64,
     "maxIndexNum": 256,
 }
-SYNCS = 1 << 4 | 1 << 5 | 1 << 10  # fsync, fdatasync, msync of csrc/files/io.h
+SYNCS = 1 << 4 | 1 << 5 | 1 << 10  # fsync, fdatasync, msync of csrc/tests/faulty_io.h
 
 
 class SlowStore(pystore.Store):
     """A store whose syncs take as long as the test says, or fail."""
 
     def __init__(self, path, **settings):
-        self.table = lib.ps_io_faulty_new()
+        self.table = faulty.ps_io_faulty_new()
         super().__init__(path, **SMALL | settings)
 
     def _io(self):
         return self.table
 
     def slow(self, ms):
-        lib.ps_io_faulty_slow(self.table, SYNCS, int(ms))
+        faulty.ps_io_faulty_slow(self.table, SYNCS, int(ms))
 
     def fail(self, mask, error):
-        lib.ps_io_faulty_set(self.table, mask, 1, error, True)
+        faulty.ps_io_faulty_set(self.table, mask, 1, error, True)
 
 
 class Hot:
@@ -161,7 +161,7 @@ async def test_a_full_disk_is_for_python_to_answer(store_path):
         assert codes[-1] == 99 and set(codes) == {0, 99}
         assert hot.core.totals().put_failures == codes.count(99)
         assert (await wire.ask(pull())).code == 0
-        lib.ps_io_faulty_set(store.table, 0, 0, 0, 0)
+        faulty.ps_io_faulty_set(store.table, 0, 0, 0, 0)
         async with asyncio.timeout(BOUND_S):
             while (await wire.ask(send())).code != 0:  # it goes on by itself
                 await asyncio.sleep(0.05)

@@ -10,6 +10,7 @@ import time
 from contextlib import asynccontextmanager
 
 import pytest
+from faulty import faulty
 from loops import until
 from storeview import message_facts
 from waiting import settled_async
@@ -19,7 +20,6 @@ from broker.hot.core import Core
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.services.schedule import Schedule
-from pystore.native import lib
 
 TOPIC = "SCHEDULE_TOPIC_XXXX"
 HOUR_MS = 3_600_000
@@ -211,14 +211,14 @@ class FullStore(pystore.Store):
     """A store whose disk has no room while the test says so."""
 
     def __init__(self, path):
-        self.table = lib.ps_io_faulty_new()
+        self.table = faulty.ps_io_faulty_new()
         super().__init__(path, **SMALL)
 
     def _io(self):
         return self.table
 
     def full(self, full):
-        lib.ps_io_faulty_set(self.table, 1 << 7 if full else 0, 1 if full else 0, 28, full)
+        faulty.ps_io_faulty_set(self.table, 1 << 7 if full else 0, 1 if full else 0, 28, full)
 
 
 async def test_a_put_that_fails_is_tried_again(store_path):

@@ -9,6 +9,7 @@ import struct
 import time
 
 import pytest
+from faulty import faulty
 from snapshots import snapshot
 from test_timers import HOUR_MS, SMALL, arrived, timed, until
 from waiting import BOUND_S
@@ -19,7 +20,6 @@ from pystore.errors import TimerIllegal
 from pystore.format.names import TIMER_TOPIC
 from pystore.format.properties import encode_properties
 from pystore.metadata import TopicConfig
-from pystore.native import lib
 from pystore.store.timers import Timers, save_timers
 
 MANY = {"mappedFileSizeCommitLog": 4 << 20}
@@ -226,11 +226,11 @@ class FullStore(pystore.Store):
     """A store whose disk has no room while the test says so."""
 
     def _io(self):
-        self.table = lib.ps_io_faulty_new()
+        self.table = faulty.ps_io_faulty_new()
         return self.table
 
     def full(self, full):
-        lib.ps_io_faulty_set(self.table, 1 << 7 if full else 0, 1 if full else 0, 28, full)
+        faulty.ps_io_faulty_set(self.table, 1 << 7 if full else 0, 1 if full else 0, 28, full)
 
 
 def test_a_full_disk_pauses_delivery_and_loses_nothing(store_path):

@@ -15,13 +15,14 @@ from pathlib import Path
 
 import pytest
 import storeview
+from faulty import faulty
 from storeview import everything
 from waiting import until
 
 import pystore
-from pystore.native import ffi, lib
+from pystore.native import ffi
 
-# The order of csrc/files/io.h.
+# The order of csrc/tests/faulty_io.h.
 CALLS = [
     "open",
     "close",
@@ -73,35 +74,35 @@ class Faults:
     """A table of system calls that fail on purpose; never freed, since views may outlive a test."""
 
     def __init__(self):
-        self.table = lib.ps_io_faulty_new()
+        self.table = faulty.ps_io_faulty_new()
         assert self.table != ffi.NULL
 
     def fail(self, *names, at=1, err=errno.EIO, forever=True):
         self._armed = names, at, forever
         while True:  # until no thread of the store made a call between the two
-            self._before = self.calls(*names), lib.ps_io_faulty_struck(self.table)
-            lib.ps_io_faulty_set(self.table, mask(*names), at, err, forever)
+            self._before = self.calls(*names), faulty.ps_io_faulty_struck(self.table)
+            faulty.ps_io_faulty_set(self.table, mask(*names), at, err, forever)
             made = self.calls(*names) - self._before[0]
-            struck = lib.ps_io_faulty_struck(self.table) - self._before[1]
+            struck = faulty.ps_io_faulty_struck(self.table) - self._before[1]
             if not made or (at == 1 and struck == (made if forever else 1)):
                 return
 
     def within(self, part):
         """Only calls on files whose path has this part count; before anything is opened."""
         self._part = ffi.new("char[]", part.encode())
-        lib.ps_io_faulty_within(self.table, self._part)
+        faulty.ps_io_faulty_within(self.table, self._part)
 
     def heal(self):
         """From now on every call succeeds. Returns how many failed since fail()."""
         injected = self.injected
-        lib.ps_io_faulty_set(self.table, 0, 0, 0, 0)
+        faulty.ps_io_faulty_set(self.table, 0, 0, 0, 0)
         return injected
 
     @property
     def injected(self):
         """How many calls failed since fail(): as many as were due by the calls that were made."""
         least = self._due()
-        found = lib.ps_io_faulty_struck(self.table) - self._before[1]
+        found = faulty.ps_io_faulty_struck(self.table) - self._before[1]
         assert least <= found <= self._due()
         return found
 
@@ -111,7 +112,7 @@ class Faults:
         return max(0, late if forever else min(late, 1))
 
     def calls(self, *names):
-        return lib.ps_io_faulty_calls(self.table, mask(*names))
+        return faulty.ps_io_faulty_calls(self.table, mask(*names))
 
 
 class FaultyStore(pystore.Store):
@@ -745,7 +746,7 @@ def test_every_call_has_errors():
 
 
 def test_order_of_calls():
-    """The order of calls above is that of csrc/files/io.h."""
-    header = (Path(__file__).parents[2] / "csrc" / "files" / "io.h").read_text()
+    """The order of calls above is that of csrc/tests/faulty_io.h."""
+    header = (Path(__file__).parents[2] / "csrc" / "tests" / "faulty_io.h").read_text()
     names = header.partition("enum {")[2].partition("}")[0].replace("PS_IO_", "").lower()
     assert [n.strip() for n in names.split(",")][:-1] == CALLS

@@ -14,12 +14,12 @@ import purecodec
 import pyarrow as pa
 import pytest
 import storeview
+from faulty import faulty
 from storeview import everything
 from waiting import BOUND_S
 
 import pystore
 from pystore import MessageIllegal
-from pystore.native import lib
 
 LONG_RETRY = "%RETRY%" + "g" * 200
 
@@ -636,8 +636,8 @@ class SlowSyncs(pystore.Store):
     """A store whose syncs take at least 20 ms, however fast the disk: puts pile up meanwhile."""
 
     def _io(self):
-        table = lib.ps_io_faulty_new()  # never freed, since views may outlive a test
-        lib.ps_io_faulty_slow(table, 1 << 4 | 1 << 5 | 1 << 10, 20)  # of csrc/files/io.h
+        table = faulty.ps_io_faulty_new()  # never freed, since views may outlive a test
+        faulty.ps_io_faulty_slow(table, 1 << 4 | 1 << 5 | 1 << 10, 20)  # of csrc/tests/faulty_io.h
         return table
 
 

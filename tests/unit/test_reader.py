@@ -13,15 +13,15 @@ from contextlib import contextmanager
 
 import pytest
 import storeview
+from faulty import faulty
 from storeview import everything
 from waiting import until
 
 import pystore
 from pystore import GetStatus, settings
-from pystore.native import lib
 from pystore.repair.tail import cut_back
 
-#: Their numbers in csrc/files/io.h.
+#: Their numbers in csrc/tests/faulty_io.h.
 OPEN, LSEEK = 0, 20
 
 WRITER = """
@@ -371,14 +371,14 @@ def test_room_made_ahead_is_asked_for_and_not_read(store_path):
     with pystore.open(store_path, mappedFileSizeCommitLog=64 << 20) as store:
         store.put("T", b"x", queue=0)
         end = store.info().log_max
-    io = lib.ps_io_faulty_new()
+    io = faulty.ps_io_faulty_new()
 
     class Watched(pystore.Reader):
         def _io(self):
             return io
 
     with Watched(store_path) as reader:
-        assert lib.ps_io_faulty_calls(io, 1 << LSEEK) > 0
+        assert faulty.ps_io_faulty_calls(io, 1 << LSEEK) > 0
         assert (reader.info().log_max, len(reader.read("T", 0, 0))) == (end, 1)
 
 
@@ -410,7 +410,7 @@ def test_what_looks_damaged_beside_a_writer_is_looked_at_again(store_path, small
     strange = store_path / "index" / "20261130120000000"
 
     def opens():
-        io = lib.ps_io_faulty_new()
+        io = faulty.ps_io_faulty_new()
 
         class Watched(pystore.Reader):
             def _io(self):
@@ -418,7 +418,7 @@ def test_what_looks_damaged_beside_a_writer_is_looked_at_again(store_path, small
 
         with Watched(store_path) as reader:
             assert any(item.what == "index" for item in reader.report.items)
-        return lib.ps_io_faulty_calls(io, 1 << OPEN)
+        return faulty.ps_io_faulty_calls(io, 1 << OPEN)
 
     with writer(store_path, small) as w:
         w.tell("put 1")
