@@ -172,6 +172,18 @@ const uint8_t *ps_log_at(ps_log *l, int64_t physical, int64_t bound, int64_t *av
     return (*mf)->mf_map + (physical - (*mf)->mf_base);
 }
 
+ps_rec_outcome ps_log_record(ps_log *l, int64_t physical, int64_t bound, int checks, ps_record *r,
+                             ps_mapfile **mf) {
+    int64_t avail;
+    const uint8_t *p = ps_log_at(l, physical, bound, &avail, mf);
+    return p != NULL ? ps_record_check(p, avail, physical, checks, r) : PS_REC_END;
+}
+
+bool ps_log_has(ps_log *l, int64_t physical, ps_record *r, ps_mapfile **mf) {
+    int64_t end = atomic_load_explicit(&l->lg_end, memory_order_acquire);
+    return ps_log_record(l, physical, end, 0, r, mf) == PS_REC_OK;
+}
+
 /* ---- the end ---- */
 
 /* End of the last byte in [at, end) that is not zero, or `at`. */

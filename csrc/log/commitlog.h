@@ -8,6 +8,7 @@
 
 #include "files/places.h"
 #include "files/segments.h"
+#include "format/record.h"
 
 #define PS_DIRS_MAX 16
 /* A store time further ahead of the clock is not believed: no sum covers it. */
@@ -70,6 +71,12 @@ int ps_log_set_end(ps_log *l, int64_t end, struct ps_aside *aside, int64_t *byte
 /* Bytes of the log readable at `physical`, within one file, below `bound`; a reference in *mf. */
 const uint8_t *ps_log_at(ps_log *l, int64_t physical, int64_t bound, int64_t *avail,
                          ps_mapfile **mf);
+/* The record there, by these checks (PS_CHECK_); PS_REC_END where the log has nothing, and *mf is
+ * NULL. */
+ps_rec_outcome ps_log_record(ps_log *l, int64_t physical, int64_t bound, int checks, ps_record *r,
+                             ps_mapfile **mf);
+/* Whether a whole record lies there in what can be read of the log. */
+bool ps_log_has(ps_log *l, int64_t physical, ps_record *r, ps_mapfile **mf);
 /* Readers: files that another process has made since the last look; *first: the lowest file there,
  * INT64_MAX: none. */
 int ps_log_refresh(ps_log *l, int64_t *first, ps_error *e);

@@ -191,11 +191,8 @@ static verdict judge_record(ps_core *c, int64_t physical, ps_slice topic, ps_sli
     ps_mapfile *mf;
     ps_record r;
     origin from;
-    int64_t avail, end = atomic_load_explicit(&c->co_store->st_log.lg_end, memory_order_acquire);
-    const uint8_t *p = ps_log_at(&c->co_store->st_log, physical, end, &avail, &mf);
     verdict v = GONE;
-    if (p != NULL && ps_record_decode(p, avail, &r) == PS_REC_OK && r.physical_offset == physical &&
-        origin_of(c->co_dedup, &r, &from)) {
+    if (ps_log_has(&c->co_store->st_log, physical, &r, &mf) && origin_of(c->co_dedup, &r, &from)) {
         if (!same_text(from.topic, topic) || !same_text(from.key, key))
             v = OTHER;
         else if (is_there(c, &r))

@@ -96,14 +96,12 @@ static bool is_of_another(const coverage *c, ps_queue *q, int64_t offset, const 
     const ps_queue_place at = {(const uint8_t *)q->cq_name, q->cq_name_len, q->cq_id, offset};
     ps_unit u;
     ps_record r;
-    int64_t avail;
     ps_mapfile *mf;
     ps_unit_get(unit, &u);
     if (u.size <= 0 || u.size == PS_UNIT_NONE) return false;
     if (u.physical < c->base || u.physical >= c->until) return false;
-    const uint8_t *p = ps_log_at(&c->s->st_log, u.physical, INT64_MAX, &avail, &mf);
-    bool another = p != NULL && ps_record_check(p, avail, u.physical, 0, &r) == PS_REC_OK &&
-                   !ps_unit_names(&u, &r, &at);
+    ps_rec_outcome o = ps_log_record(&c->s->st_log, u.physical, INT64_MAX, 0, &r, &mf);
+    bool another = o == PS_REC_OK && !ps_unit_names(&u, &r, &at);
     ps_mapfile_unref(mf);
     return another;
 }
@@ -288,11 +286,9 @@ static int look_through(coverage *c, int64_t segment, ps_error *e) {
 
 static bool blank_at(const coverage *c, int64_t segment, int64_t at) {
     ps_record r;
-    int64_t avail;
     ps_mapfile *mf;
-    const uint8_t *p = ps_log_at(&c->s->st_log, at, INT64_MAX, &avail, &mf);
-    bool blank = p != NULL && ps_record_check(p, avail, at, 0, &r) == PS_REC_BLANK &&
-                 at + r.size == segment + c->size;
+    ps_rec_outcome o = ps_log_record(&c->s->st_log, at, INT64_MAX, 0, &r, &mf);
+    bool blank = o == PS_REC_BLANK && at + r.size == segment + c->size;
     ps_mapfile_unref(mf);
     return blank;
 }

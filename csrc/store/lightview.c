@@ -13,16 +13,6 @@
 
 /* ---- beginning ---- */
 
-/* The whole record at this place; its file is held by *mf. */
-static bool find_record(ps_store *s, int64_t physical, ps_mapfile **mf, const uint8_t **at,
-                        ps_record *r) {
-    int64_t avail, end = atomic_load_explicit(&s->st_log.lg_end, memory_order_acquire);
-    *mf = NULL;
-    *at = ps_log_at(&s->st_log, physical, end, &avail, mf);
-    return *at != NULL && ps_record_decode(*at, avail, r) == PS_REC_OK &&
-           r->physical_offset == physical;
-}
-
 /* Whether the record is this one of the queue: files are not believed over the log. */
 static bool is_of_queue(const ps_record *r, const ps_light_unit *u, const char *name, int32_t len) {
     ps_multi m;
@@ -37,11 +27,10 @@ static bool is_of_queue(const ps_record *r, const ps_light_unit *u, const char *
 /* Whether the log has this unit of the queue. */
 static bool is_in_log(ps_store *s, const ps_light_unit *u, const ps_light_queue *q) {
     char name[PS_LIGHT_NAME_MAX];
-    const uint8_t *at;
     ps_mapfile *mf;
     ps_record r;
     int32_t len = ps_light_name(&s->st_light, q, name);
-    bool found = find_record(s, u->physical, &mf, &at, &r) && is_of_queue(&r, u, name, len);
+    bool found = ps_log_has(&s->st_log, u->physical, &r, &mf) && is_of_queue(&r, u, name, len);
     ps_mapfile_unref(mf);
     return found;
 }
@@ -247,10 +236,9 @@ int64_t ps_lights_beyond(ps_store *s, uint8_t *blocks, int64_t len) {
 }
 
 static int64_t store_ms_of(ps_store *s, int64_t physical) {
-    const uint8_t *at;
     ps_mapfile *mf;
     ps_record r;
-    int64_t ms = find_record(s, physical, &mf, &at, &r) ? r.store_timestamp : 0;
+    int64_t ms = ps_log_has(&s->st_log, physical, &r, &mf) ? r.store_timestamp : 0;
     ps_mapfile_unref(mf);
     return ms;
 }
@@ -288,11 +276,10 @@ static int32_t read_units(ps_store *s, const char *name, int32_t len, const ps_l
     int64_t used = 0;
     *need = 0;
     for (int32_t i = 0; i < count; i++) {
-        const uint8_t *at;
         ps_mapfile *mf;
         ps_record r;
         out[i] = (ps_light_record){units[i].offset, units[i].physical, 0, 0};
-        bool found = find_record(s, units[i].physical, &mf, &at, &r) &&
+        bool found = ps_log_has(&s->st_log, units[i].physical, &r, &mf) &&
                      is_of_queue(&r, &units[i], name, len);
         if (found && used + r.size > room) {
             if (i == 0) *need = r.size;
@@ -300,7 +287,7 @@ static int32_t read_units(ps_store *s, const char *name, int32_t len, const ps_l
             return i;
         }
         if (found) {
-            memcpy(to + used, at, (size_t)r.size);
+            memcpy(to + used, r.start, (size_t)r.size);
             out[i].size = r.size;
             out[i].store_ms = r.store_timestamp;
             used += r.size;

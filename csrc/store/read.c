@@ -666,28 +666,25 @@ ps_batch *ps_log_read(ps_store *s, int64_t physical, const ps_read_options *o, p
     if (ps_enter(s) < 0) return fail_null(e, PS_E_CLOSED, physical, "the store is closed");
     ps_batch *b = ps_batch_new(o->max_messages);
     limits l = limits_of(s, o);
-    int64_t end = atomic_load_explicit(&s->st_log.lg_end, memory_order_acquire), avail;
+    int64_t end = atomic_load_explicit(&s->st_log.lg_end, memory_order_acquire);
     int code = b == NULL ? PS_E_NO_MEMORY : 0, cut = 0;
     ps_mapfile *mf = NULL;
     while (code == 0) {
         ps_record r;
-        const uint8_t *p = ps_log_at(&s->st_log, physical, end, &avail, &mf);
-        ps_rec_outcome out = PS_REC_END;
-        b->info.outcome = p == NULL ? -1 : 0;
-        if (p != NULL)
-            out = ps_record_check(p, avail, physical,
-                                  o->check_crc ? PS_CHECK_SUMS : 0, &r);
+        ps_rec_outcome out = ps_log_record(&s->st_log, physical, end,
+                                           o->check_crc ? PS_CHECK_SUMS : 0, &r, &mf);
+        b->info.outcome = mf == NULL ? -1 : 0;
         if (out == PS_REC_BLANK && ps_log_blank_hides(mf, physical - mf->mf_base))
             out = PS_REC_SIZE; /* whole records that nobody would hear of */
-        if (p != NULL && out == PS_REC_BLANK) {
+        if (out == PS_REC_BLANK) {
             physical = mf->mf_base + mf->mf_size;
-        } else if (p != NULL && out == PS_REC_OK &&
+        } else if (out == PS_REC_OK &&
                    (b->info.count == 0 ||
                     (b->info.count < l.messages && b->info.bytes + r.size <= l.bytes))) {
             code = ps_batch_add(b, mf, &r, r.queue_offset, 0);
             physical += r.size;
         } else {
-            if (p != NULL && out != PS_REC_OK) b->info.outcome = (int32_t)out;
+            if (mf != NULL && out != PS_REC_OK) b->info.outcome = (int32_t)out;
             break;
         }
         ps_mapfile_unref(mf);
@@ -861,14 +858,12 @@ static int by_place(const void *a, const void *b) {
 static int keep_matches(ps_store *s, query *q, const int64_t *places, int32_t n) {
     for (int32_t i = 0; i < n; i++) {
         ps_record r;
-        int64_t avail, end = atomic_load(&s->st_log.lg_end);
         ps_mapfile *mf;
-        const uint8_t *p = ps_log_at(&s->st_log, places[i], end, &avail, &mf);
-        bool match = p != NULL && ps_record_check(p, avail, places[i], 0, &r) == PS_REC_OK &&
+        bool match = ps_log_has(&s->st_log, places[i], &r, &mf) &&
                      r.store_timestamp >= q->begin && r.store_timestamp <= q->end &&
                      has_key(&r, q);
         ps_mapfile_unref(mf);
-        if (p == NULL && ps_segments_whole(&s->st_log.lg_files, places[i], &q->why) < 0)
+        if (mf == NULL && ps_segments_whole(&s->st_log.lg_files, places[i], &q->why) < 0)
             return PS_E_FILE_SIZE;
         if (!match || (q->count > 0 && q->found[q->count - 1] == places[i])) continue;
         if (!PS_GROW(q->found, q->room, q->count + 1, 64)) return PS_E_NO_MEMORY;
@@ -880,12 +875,9 @@ static int keep_matches(ps_store *s, query *q, const int64_t *places, int32_t n)
 static int batch_of_places(ps_store *s, const query *q, ps_batch *b) {
     for (int32_t i = 0; i < q->count; i++) {
         ps_record r;
-        int64_t avail;
         ps_mapfile *mf;
-        const uint8_t *p =
-            ps_log_at(&s->st_log, q->found[i], atomic_load(&s->st_log.lg_end), &avail, &mf);
         int code = 0;
-        if (p != NULL && ps_record_decode(p, avail, &r) == PS_REC_OK)
+        if (ps_log_has(&s->st_log, q->found[i], &r, &mf))
             code = ps_batch_add(b, mf, &r, r.queue_offset, 0);
         ps_mapfile_unref(mf);
         if (code < 0) return code;
@@ -912,15 +904,14 @@ static int64_t next_whole(ps_store *s, int64_t at, int64_t end) {
 /* A reader of a crashed store: the last records may have no index entries yet. They are read one by
  * one, past damage, which recovery passes, too. */
 static int query_tail(ps_store *s, query *q) {
-    int64_t at = atomic_load(&s->st_index_tail), end = atomic_load(&s->st_log.lg_end), avail;
+    int64_t at = atomic_load(&s->st_index_tail), end = atomic_load(&s->st_log.lg_end);
     int64_t min = atomic_load(&s->st_log.lg_min);
     int code = 0;
     if (at < min) at = min;
     while (code == 0 && at < end) {
         ps_record r;
         ps_mapfile *mf;
-        const uint8_t *p = ps_log_at(&s->st_log, at, end, &avail, &mf);
-        ps_rec_outcome o = p != NULL ? ps_record_check(p, avail, at, 0, &r) : PS_REC_END;
+        ps_rec_outcome o = ps_log_record(&s->st_log, at, end, 0, &r, &mf);
         bool closed = o == PS_REC_BLANK && !ps_log_blank_hides(mf, at - mf->mf_base);
         int64_t next = closed ? mf->mf_base + mf->mf_size : at;
         ps_mapfile_unref(mf);

@@ -85,10 +85,8 @@ static int64_t furthest_unit(ps_store *s) {
 }
 
 static bool record_at(ps_store *s, int64_t physical, ps_record *r) {
-    int64_t avail;
     ps_mapfile *mf;
-    const uint8_t *p = ps_log_at(&s->st_log, physical, INT64_MAX, &avail, &mf);
-    bool there = p != NULL && ps_record_check(p, avail, physical, 0, r) == PS_REC_OK;
+    bool there = ps_log_record(&s->st_log, physical, INT64_MAX, 0, r, &mf) == PS_REC_OK;
     ps_mapfile_unref(mf);
     return there;
 }
@@ -97,14 +95,13 @@ bool ps_recover_confirms(void *store, ps_queue *q, int64_t offset, const ps_unit
     ps_store *s = store;
     ps_record r;
     ps_mapfile *mf;
-    int64_t avail;
     if (u->physical < atomic_load(&s->st_log.lg_min)) return true;
-    const uint8_t *p = ps_log_at(&s->st_log, u->physical, INT64_MAX, &avail, &mf);
     const ps_queue_place at = {(const uint8_t *)q->cq_name, q->cq_name_len, q->cq_id, offset};
-    bool good = p != NULL && ps_record_check(p, avail, u->physical, checks_of(s), &r) == PS_REC_OK;
+    ps_rec_outcome o = ps_log_record(&s->st_log, u->physical, INT64_MAX, checks_of(s), &r, &mf);
     /* A unit of a lost message names the next record of the queue. */
-    good = good && (u->size == PS_UNIT_NONE ? ps_queue_is_of(q, &r) && r.queue_offset > offset
-                                            : ps_unit_names(u, &r, &at));
+    bool good = o == PS_REC_OK &&
+                (u->size == PS_UNIT_NONE ? ps_queue_is_of(q, &r) && r.queue_offset > offset
+                                         : ps_unit_names(u, &r, &at));
     ps_mapfile_unref(mf);
     return good;
 }
@@ -151,10 +148,8 @@ static void start_normal(scan *c) {
 static int64_t next_keyed(ps_store *s, int64_t at) {
     for (int32_t i = 0; i < KEYLESS_MAX; i++) {
         ps_record r;
-        int64_t avail;
         ps_mapfile *mf;
-        const uint8_t *p = ps_log_at(&s->st_log, at, INT64_MAX, &avail, &mf);
-        ps_rec_outcome o = p != NULL ? ps_record_check(p, avail, at, 0, &r) : PS_REC_END;
+        ps_rec_outcome o = ps_log_record(&s->st_log, at, INT64_MAX, 0, &r, &mf);
         int64_t next = mf != NULL ? mf->mf_base + mf->mf_size : -1;
         bool keyed = o == PS_REC_OK && ps_index_wants(&r);
         ps_mapfile_unref(mf);
@@ -170,11 +165,8 @@ static int tells_of_tags(void *store, int64_t physical, int32_t hash) {
     ps_store *s = store;
     ps_record r;
     ps_mapfile *mf;
-    int64_t avail;
-    const uint8_t *at = ps_log_at(&s->st_log, physical, INT64_MAX, &avail, &mf);
-    int said = -1;
-    if (at != NULL && ps_record_check(at, avail, physical, 0, &r) == PS_REC_OK)
-        said = ix_tells_of_tags(&r, hash);
+    ps_rec_outcome o = ps_log_record(&s->st_log, physical, INT64_MAX, 0, &r, &mf);
+    int said = o == PS_REC_OK ? ix_tells_of_tags(&r, hash) : -1;
     ps_mapfile_unref(mf);
     return said;
 }

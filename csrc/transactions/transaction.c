@@ -120,11 +120,7 @@ int64_t ps_tx_immunity_ms(const ps_tx *x, const ps_half *h) {
 /* ---- records ---- */
 
 bool ps_tx_record(ps_core *c, const ps_half *h, ps_record *r, ps_mapfile **mf) {
-    ps_store *s = c->co_store;
-    int64_t avail, end = atomic_load_explicit(&s->st_log.lg_end, memory_order_acquire);
-    const uint8_t *p = ps_log_at(&s->st_log, h->hf_physical, end, &avail, mf);
-    if (p != NULL && ps_record_decode(p, avail, r) == PS_REC_OK &&
-        r->physical_offset == h->hf_physical && r->queue_offset == h->hf_offset)
+    if (ps_log_has(&c->co_store->st_log, h->hf_physical, r, mf) && r->queue_offset == h->hf_offset)
         return true;
     ps_mapfile_unref(*mf);
     *mf = NULL;
