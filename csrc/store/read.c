@@ -12,7 +12,6 @@
 
 #include "base/bisect.h"
 #include "base/bytes.h"
-#include "base/crc.h"
 #include "base/grow.h"
 #include "filter/sql92.h"
 #include "log/resync.h"
@@ -741,19 +740,6 @@ ps_batch *ps_message_at(ps_store *s, int64_t physical, ps_error *e) {
 
 /* ---- an excerpt that is not in a store ---- */
 
-static bool excerpt_record(ps_excerpt *p, int64_t offset, const ps_unit *u, ps_record *r) {
-    /* Both may be a stranger's numbers: nothing is counted with before it is known to be small. */
-    if (p->base < 0 || u->physical < p->base || u->physical - p->base > p->len) return false;
-    int64_t at = u->physical - p->base;
-    if (u->size <= 0 || u->size > p->len - at) return false;
-    if (p->sums != NULL &&
-        !ps_crc32_right(p->records, p->len, p->sums, p->block, at + u->size, &p->right))
-        return false;
-    return ps_record_check(p->records + at, u->size, u->physical, p->checks, r) == PS_REC_OK &&
-           r->size == u->size && r->queue_offset == offset && r->queue_id == p->queue_id &&
-           r->topic_len == p->topic_len && memcmp(r->topic, p->topic, (size_t)p->topic_len) == 0;
-}
-
 void ps_units_choose(const uint8_t *units, int32_t count, const ps_read_options *o,
                      ps_unit_choice *c) {
     static const ps_read_options all = {.max_messages = INT32_MAX, .max_bytes = INT64_MAX};
@@ -795,7 +781,7 @@ ps_batch *ps_excerpt_read(ps_excerpt *p, int64_t offset, int32_t units, const ps
         if (b->info.count == most) break;
         if (b->info.count > 0 && b->info.bytes + u.size > bytes) break;
         if (!tag_wanted(o, u.tags_code)) continue;
-        if (!excerpt_record(p, p->first + i, &u, &r)) {
+        if (!ps_excerpt_record(p, p->first + i, &u, &r)) {
             if (b->info.damaged++ == 0) b->info.first_damaged = p->first + i;
         } else if (passes_filter(o, &u, &r)) {
             code = ps_batch_add(b, mf, &r, p->first + i, u.tags_code);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/crc.h"
 #include "base/threads.h"
 #include "store/store.h"
 
@@ -264,25 +265,34 @@ static int lend_piece(ps_store *s, ps_topic *topic, int32_t queue_id, ps_lent *l
     return 0;
 }
 
+bool ps_excerpt_record(ps_excerpt *p, int64_t offset, const ps_unit *u, ps_record *r) {
+    /* Both may be a stranger's numbers: nothing is counted with before it is known to be small. */
+    if (p->base < 0 || u->physical < p->base || u->physical - p->base > p->len) return false;
+    int64_t at = u->physical - p->base;
+    if (u->size <= 0 || u->size > p->len - at) return false;
+    if (p->sums != NULL &&
+        !ps_crc32_right(p->records, p->len, p->sums, p->block, at + u->size, &p->right))
+        return false;
+    return ps_record_check(p->records + at, u->size, u->physical, p->checks, r) == PS_REC_OK &&
+           r->size == u->size && r->queue_offset == offset && r->queue_id == p->queue_id &&
+           r->topic_len == p->topic_len && memcmp(r->topic, p->topic, (size_t)p->topic_len) == 0;
+}
+
 /* Whether the unit leads to a record that is there and whole; it is moved to its place then. */
-static bool settle_record(const ps_excerpt *x, int64_t offset, const ps_unit *u, int64_t place,
+static bool settle_record(ps_excerpt *x, int64_t offset, const ps_unit *u, int64_t place,
                           uint8_t *records) {
     ps_record r;
-    if (x->base < 0 || u->physical < x->base || u->physical - x->base > x->len) return false;
-    int64_t at = u->physical - x->base;
-    if (u->size <= 0 || u->size > x->len - at) return false;
-    uint8_t *p = records + at;
-    return ps_record_check(p, u->size, u->physical, x->checks, &r) == PS_REC_OK &&
-           r.size == u->size && r.queue_offset == offset && r.queue_id == x->queue_id &&
-           r.topic_len == x->topic_len &&
-           memcmp(r.topic, x->topic, (size_t)x->topic_len) == 0 &&
-           ps_record_move(p, u->size, u->physical + place) == 0;
+    return ps_excerpt_record(x, offset, u, &r) &&
+           ps_record_move(records + (u->physical - x->base), u->size, u->physical + place) == 0;
 }
 
 /* Units say where records are lent, and records where they lie. A unit whose record is damaged
  * leads to none. Returns how many there are. */
 static int32_t settle_units(const ps_excerpt *x, int64_t place, ps_lent *l) {
     int32_t damaged = 0;
+    ps_excerpt lent = *x; /* of the records that are moved */
+    lent.sums = NULL;
+    if (l->records != NULL) lent.records = l->records->mf_map;
     for (int32_t i = 0; i < x->count; i++) {
         uint8_t *at = l->units->mf_map + (int64_t)i * PS_UNIT;
         ps_unit u;
@@ -290,7 +300,7 @@ static int32_t settle_units(const ps_excerpt *x, int64_t place, ps_lent *l) {
         bool whole = u.physical >= 0 && u.physical < PLACE_MAX && u.size > 0 &&
                      u.size != PS_UNIT_NONE;
         if (whole && l->records != NULL)
-            whole = settle_record(x, x->first + i, &u, place, l->records->mf_map);
+            whole = settle_record(&lent, x->first + i, &u, place, l->records->mf_map);
         damaged += !whole;
         if (!whole) u.size = PS_UNIT_NONE;
         if (u.physical >= 0 && u.physical < PLACE_MAX) u.physical += place;

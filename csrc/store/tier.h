@@ -71,6 +71,9 @@ ps_mapfile *ps_tier_record_locked(ps_tiered *d, const ps_unit *u);
 bool ps_tier_ask_locked(ps_tier *t, ps_tiered *d, ps_tier_want *want);
 /* The bytes with the record at a place (PS_TIER_PLACE), referenced; NULL: they are not lent. */
 ps_mapfile *ps_tier_at(ps_tier *t, int64_t place);
+/* Whether the unit at `offset` of an excerpt leads to a whole record of the queue that lies in
+ * it. */
+bool ps_excerpt_record(ps_excerpt *x, int64_t offset, const ps_unit *u, ps_record *r);
 /* Why what was wanted did not come, as far as it is known. */
 void ps_tier_why(ps_tier *t, char to[PS_TIER_WHY]);
 
