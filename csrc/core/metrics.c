@@ -55,14 +55,11 @@ void ps_inflows_free(ps_topic_entry *t) {
 }
 
 static void end_count(ps_core *c, ps_slot *slot, ps_count last, ps_count *gone) {
-    ps_buffer *slots = &c->co_counters.cc_free_slots;
-    uint8_t *at = slot->slot > 0 ? ps_buffer_room(slots, sizeof slot->slot) : NULL;
     gone->messages += last.messages;
     gone->bytes += last.bytes;
-    if (at != NULL) {
-        memcpy(at, &slot->slot, sizeof slot->slot);
-        slots->len += (int64_t)sizeof slot->slot;
-    }
+    /* Without memory, nobody has the slot again. */
+    if (slot->slot > 0)
+        ps_buffer_add(&c->co_counters.cc_free_slots, &slot->slot, sizeof slot->slot);
     *slot = (ps_slot){0};
 }
 

@@ -274,18 +274,10 @@ static int32_t name_delivery(const handing *h, const ps_pop_batch *b, const ps_v
                     (long long)v->physical_offset);
 }
 
-static bool add_bytes(ps_buffer *b, const void *data, int64_t len) {
-    uint8_t *to = ps_buffer_room(b, len);
-    if (to == NULL) return false;
-    memcpy(to, data, (size_t)len);
-    b->len += len;
-    return true;
-}
-
 static bool note_held(handing *h, int32_t times, const char *handle, int32_t len) {
     char head[32];
     int size = snprintf(head, sizeof head, "\n%d ", times);
-    return add_bytes(&h->held, head, size) && add_bytes(&h->held, handle, len);
+    return ps_buffer_add(&h->held, head, size) && ps_buffer_add(&h->held, handle, len);
 }
 
 /* Inflates the body of a record that is compressed. */
@@ -322,7 +314,7 @@ static bool show_message(handing *h, ps_link *link, const ps_pop_batch *b,
     if (size == 0) return false;
     memmove(to, to + room - size, (size_t)size);
     h->replies.len = from + size;
-    return add_bytes(&h->ends, &h->replies.len, sizeof h->replies.len) &&
+    return ps_buffer_add(&h->ends, &h->replies.len, sizeof h->replies.len) &&
            (!h->r->renews || note_held(h, times, handle, len));
 }
 
@@ -363,8 +355,8 @@ static void hand_out(ps_link *link, const ps_h2_event *call, ps_h2_receive *r,
         {link->lk_client, (int32_t)strlen(link->lk_client)}, r->group, r->topic};
     bool fine = true;
     for (int i = 0; r->renews && i < 3; i++)
-        fine = fine && (i == 0 || add_bytes(&h.held, "\n", 1)) &&
-               add_bytes(&h.held, names[i].data, names[i].len);
+        fine = fine && (i == 0 || ps_buffer_add(&h.held, "\n", 1)) &&
+               ps_buffer_add(&h.held, names[i].data, names[i].len);
     if (fine && show_all(&h, link)) {
         send_all(&h, link, call->stream);
         ps_pop_found_free(found);

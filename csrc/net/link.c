@@ -205,13 +205,10 @@ void ps_link_send(ps_link *link, const uint8_t *data, int64_t len) {
         }
     }
     if (done < len) {
-        uint8_t *to = ps_buffer_room(&link->lk_out, len - done);
-        if (to == NULL) {
+        if (!ps_buffer_add(&link->lk_out, data + done, len - done)) {
             ps_link_end(link, "no memory for its answers");
             return;
         }
-        memcpy(to, data + done, (size_t)(len - done));
-        link->lk_out.len += len - done;
         atomic_fetch_add(&link->lk_unsent, len - done);
     }
     look_at_unsent(link);

@@ -151,15 +151,9 @@ static void append_line(ps_core *c, ps_order_log *l, const uint8_t *line, int64_
 /* What changes while a file is saved is for the journal after it, too. Without memory for it, there
  * is not a journal: as after a failed write. */
 static void keep_line(ps_core *c, ps_order_log *l, const uint8_t *line, int64_t len) {
-    if (!l->ol_saving) return;
-    uint8_t *to = ps_buffer_room(&l->ol_since, len);
-    if (to == NULL) {
-        l->ol_failed = ENOMEM;
-        close_journal(c, l);
-        return;
-    }
-    memcpy(to, line, (size_t)len);
-    l->ol_since.len += len;
+    if (!l->ol_saving || ps_buffer_add(&l->ol_since, line, len)) return;
+    l->ol_failed = ENOMEM;
+    close_journal(c, l);
 }
 
 /* All in one queue, so that they are in order. */

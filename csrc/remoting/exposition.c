@@ -47,13 +47,10 @@ typedef struct text {
 /* ---- copying ---- */
 
 static int32_t keep_name(ps_flows *t, const char *name, int32_t len) {
-    uint8_t *to = ps_buffer_room(&t->names, len);
-    if (to == NULL) {
+    if (!ps_buffer_add(&t->names, name, len)) {
         t->failed = true;
         return 0;
     }
-    memcpy(to, name, (size_t)len);
-    t->names.len += len;
     return (int32_t)(t->names.len - len);
 }
 

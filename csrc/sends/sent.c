@@ -1,7 +1,6 @@
 /* Answers of sends: at once, or when the log is safe. docs/internals/wire.md#sending. */
 #define _GNU_SOURCE
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/threads.h"
 #include "core/core.h"
@@ -102,15 +101,6 @@ int32_t ps_core_waiting(const ps_core *c) {
     return c->co_late.la_waits.wa_count;
 }
 
-static bool keep_bytes(ps_buffer *b, const void *data, int64_t len) {
-    if (len == 0) return true; /* an empty buffer has no room to point at */
-    uint8_t *to = ps_buffer_room(b, len);
-    if (to == NULL) return false;
-    memcpy(to, data, (size_t)len);
-    b->len += len;
-    return true;
-}
-
 static bool defer_answer(ps_core *c, int64_t conn_id, const ps_answer *a) {
     ps_call *call = ps_mine(c);
     if (call->ca_deferred == NULL) call->ca_deferred = deferred_new(c, conn_id);
@@ -118,12 +108,12 @@ static bool defer_answer(ps_core *c, int64_t conn_id, const ps_answer *a) {
     if (h == NULL) return false;
     deferred_item item = {*a, h->df_offsets.len / (int64_t)sizeof(int64_t), h->df_texts.len,
                           ps_mine(c)->ca_rpcs.rp_request};
-    if (!keep_bytes(&h->df_offsets, a->physical, a->count * (int64_t)sizeof(int64_t)) ||
-        !keep_bytes(&h->df_texts, a->uniq.data, a->uniq.len) ||
-        !keep_bytes(&h->df_texts, a->remark.data, a->remark.len) ||
-        !keep_bytes(&h->df_texts, a->handle.data, a->handle.len) ||
-        !keep_bytes(&h->df_texts, a->frame.data, a->frame.len) ||
-        !keep_bytes(&h->df_items, &item, sizeof item))
+    if (!ps_buffer_add(&h->df_offsets, a->physical, a->count * (int64_t)sizeof(int64_t)) ||
+        !ps_buffer_add(&h->df_texts, a->uniq.data, a->uniq.len) ||
+        !ps_buffer_add(&h->df_texts, a->remark.data, a->remark.len) ||
+        !ps_buffer_add(&h->df_texts, a->handle.data, a->handle.len) ||
+        !ps_buffer_add(&h->df_texts, a->frame.data, a->frame.len) ||
+        !ps_buffer_add(&h->df_items, &item, sizeof item))
         return false;
     if (a->end > h->df_end) h->df_end = a->end;
     ps_mine(c)->ca_rpcs.rp_answered = PS_RPC_NONE;
@@ -139,7 +129,7 @@ bool ps_sent_ids(ps_core *c, const ps_answer *a, ps_slice *out) {
     b->len = 0;
     for (int32_t i = 0; i < a->count; i++) {
         int len = ps_offset_msg_id(conf->store_host, conf->store_host_len, a->physical[i], id);
-        if ((i > 0 && !keep_bytes(b, ",", 1)) || !keep_bytes(b, id, len)) return false;
+        if ((i > 0 && !ps_buffer_add(b, ",", 1)) || !ps_buffer_add(b, id, len)) return false;
     }
     *out = (ps_slice){b->data, (int32_t)b->len};
     return true;
@@ -169,7 +159,7 @@ bool ps_sent_handle(ps_core *c, ps_slice topic, int64_t out_ms, ps_slice uniq, p
     b->len = 0;
     const ps_slice words[] = {ps_slice_of("v1"), topic, broker, time, uniq};
     for (int i = 0; i < 5; i++)
-        if ((i > 0 && !keep_bytes(b, " ", 1)) || !keep_bytes(b, words[i].data, words[i].len))
+        if ((i > 0 && !ps_buffer_add(b, " ", 1)) || !ps_buffer_add(b, words[i].data, words[i].len))
             return false;
     int64_t len = b->len, encoded = (len + 2) / 3 * 4;
     if (ps_buffer_room(b, encoded) == NULL) return false;
@@ -191,7 +181,7 @@ static int encode_bare(ps_core *c, const ps_answer *a) {
     ps_command reply = {.serialize = a->serialize, .code = a->code, .opaque = a->opaque};
     ps_buffer *out = &ps_mine(c)->ca_answer.an_out;
     if (a->code == 0 && a->frame.data != NULL)
-        return keep_bytes(out, a->frame.data, a->frame.len) ? 0 : PS_E_NO_MEMORY;
+        return ps_buffer_add(out, a->frame.data, a->frame.len) ? 0 : PS_E_NO_MEMORY;
     if (a->code == PS_CODE_FLUSH_DISK_TIMEOUT) reply.remark = ps_slice_of(NOT_IN_TIME);
     if (a->code == PS_CODE_FLUSH_SLAVE_TIMEOUT) reply.remark = ps_slice_of(NO_SLAVE_IN_TIME);
     if (a->frame.data != NULL) { /* clients read these from every answer to a pop */

@@ -205,15 +205,9 @@ static void remember_decision(ps_tx *x, int64_t offset, int32_t decision) {
 
 void ps_halves_drop(ps_tx *x, uint32_t at, int32_t decision) {
     ps_half *h = ps_halves_at(x, at);
-    if (h->hf_flags & PS_HALF_SAVED) {
-        uint8_t *to = ps_buffer_room(&x->tx_gone, (int64_t)sizeof h->hf_offset);
-        if (to != NULL) {
-            memcpy(to, &h->hf_offset, sizeof h->hf_offset);
-            x->tx_gone.len += (int64_t)sizeof h->hf_offset;
-        } else {
-            x->tx_forgot = true;
-        }
-    }
+    if (h->hf_flags & PS_HALF_SAVED &&
+        !ps_buffer_add(&x->tx_gone, &h->hf_offset, sizeof h->hf_offset))
+        x->tx_forgot = true;
     remember_decision(x, h->hf_offset, decision);
     if (h->hf_flags & PS_HALF_COPIED) {
         remember_decision(x, h->hf_root, decision);
@@ -354,14 +348,10 @@ int64_t ps_halves_op_progress(ps_tx *x) {
 void ps_halves_touch(ps_tx *x, uint32_t at) {
     ps_half *h = ps_halves_at(x, at);
     if (!(h->hf_flags & PS_HALF_SAVED) || h->hf_flags & PS_HALF_CHANGED) return;
-    uint8_t *to = ps_buffer_room(&x->tx_changed, (int64_t)sizeof at);
-    if (to == NULL) {
+    if (ps_buffer_add(&x->tx_changed, &at, sizeof at))
+        h->hf_flags |= PS_HALF_CHANGED;
+    else
         x->tx_forgot = true;
-        return;
-    }
-    memcpy(to, &at, sizeof at);
-    x->tx_changed.len += (int64_t)sizeof at;
-    h->hf_flags |= PS_HALF_CHANGED;
 }
 
 int64_t ps_core_tx_take_changed(ps_core *c, ps_half_row *out, int64_t room) {

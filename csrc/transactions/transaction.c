@@ -127,14 +127,6 @@ bool ps_tx_record(ps_core *c, const ps_half *h, ps_record *r, ps_mapfile **mf) {
     return false;
 }
 
-static bool put_text(ps_buffer *b, const void *text, int64_t len) {
-    uint8_t *to = ps_buffer_room(b, len);
-    if (to == NULL) return false;
-    memcpy(to, text, (size_t)len);
-    b->len += len;
-    return true;
-}
-
 bool ps_tx_with_checks(ps_core *c, const ps_record *r, int32_t checks) {
     uint8_t added[48];
     uint8_t *end = ps_property_put_number(added, "TRANSACTION_CHECK_TIMES", checks);
@@ -267,8 +259,8 @@ static void queue_one(ps_tx *x, int64_t offset) {
     char number[24];
     ps_slice text = ps_slice_of_number(offset, number);
     if (x->tx_ops.len == 0) x->tx_state.ops_since_ms = monotonic_ms();
-    put_text(&x->tx_ops, text.data, text.len);
-    put_text(&x->tx_ops, ",", 1);
+    ps_buffer_add(&x->tx_ops, text.data, text.len);
+    ps_buffer_add(&x->tx_ops, ",", 1);
     if (offset > x->tx_ops_largest) x->tx_ops_largest = offset;
 }
 

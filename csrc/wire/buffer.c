@@ -13,6 +13,14 @@ uint8_t *ps_buffer_room(ps_buffer *b, int64_t more) {
     return PS_GROW(b->data, b->room, b->len + more, LEAST_ROOM) ? b->data + b->len : NULL;
 }
 
+bool ps_buffer_add(ps_buffer *b, const void *data, int64_t len) {
+    uint8_t *to = len > 0 ? ps_buffer_room(b, len) : NULL;
+    if (to == NULL) return len == 0;
+    memcpy(to, data, (size_t)len);
+    b->len += len;
+    return true;
+}
+
 void ps_buffer_free(ps_buffer *b) {
     free(b->data);
     *b = (ps_buffer){0};

@@ -12,6 +12,7 @@ typedef struct ps_buffer {
 } ps_buffer;
 
 uint8_t *ps_buffer_room(ps_buffer *b, int64_t more); /* behind len; NULL: no memory */
+bool ps_buffer_add(ps_buffer *b, const void *data, int64_t len); /* false: no memory */
 void ps_buffer_free(ps_buffer *b);
 /* Text of a number into `to` (24 bytes), as a slice. */
 ps_slice ps_slice_of_number(int64_t value, char *to);
