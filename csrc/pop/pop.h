@@ -82,6 +82,19 @@ int ps_pop_answer(const ps_pop_asker *who, const ps_pop_found *found, ps_slice t
 /* Answers one that only looks. */
 int ps_pop_answer_look(const ps_pop_asker *who, const ps_pop_found *found);
 
+/* popack.c */
+typedef struct ps_ack_request { /* ACK_MESSAGE */
+    ps_slice group, topic, handle;
+    ps_slice lite; /* the lite topic; empty: it is of none */
+    int64_t queue_id, offset;
+} ps_ack_request;
+
+/* False: one of its fields but the lite topic is missing, or is not valid. */
+bool ps_ack_read(const ps_command *command, ps_ack_request *r);
+/* end: of the record, in the log; 0: none was put, and nobody waits for the disk. 1, or an
+ * error. */
+int ps_ack_answer(ps_conn *n, const ps_command *command, int64_t end);
+
 /* The topic through which messages of `topic` come back to the group; second: of the second kind
  * (enableRetryTopicV2). Its length; names have PS_TOPIC_MAX bytes at most. */
 #define PS_RETRY_ROOM (2 * PS_TOPIC_MAX + 16)

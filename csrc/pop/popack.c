@@ -9,14 +9,8 @@
 #include "sends/sends.h"
 #include "tables/tables.h"
 
-typedef struct request {
-    ps_slice group, topic, handle;
-    ps_slice lite; /* a lite topic: the broker acknowledges its messages */
-    int64_t queue_id, offset;
-} request;
-
-static bool read_request(const ps_command *command, request *r) {
-    *r = (request){.queue_id = -1, .offset = -1};
+bool ps_ack_read(const ps_command *command, ps_ack_request *r) {
+    *r = (ps_ack_request){.queue_id = -1, .offset = -1};
     const ps_member members[] = {{"consumerGroup", &r->group, NULL},
                                  {"topic", &r->topic, NULL},
                                  {"extraInfo", &r->handle, NULL},
@@ -25,7 +19,7 @@ static bool read_request(const ps_command *command, request *r) {
                                  {"offset", NULL, &r->offset}};
     return ps_command_read(command, members, sizeof members / sizeof *members) &&
            r->group.len > 0 && r->topic.len > 0 && r->handle.len > 0 && r->queue_id >= 0 &&
-           r->offset >= 0 && r->lite.len == 0;
+           r->offset >= 0;
 }
 
 /* Whether records of acknowledgements can be put. Timers may be off. */
@@ -34,7 +28,7 @@ static bool can_put(const ps_core *c) {
 }
 
 /* Whether the topic holds that message, or held it. */
-static bool is_there(ps_core *c, const request *r) {
+static bool is_there(ps_core *c, const ps_ack_request *r) {
     const ps_topic_entry *t = ps_core_find_topic(c, r->topic.data, r->topic.len);
     int64_t low, high;
     return t != NULL && r->queue_id < t->te_read_queues &&
@@ -42,7 +36,7 @@ static bool is_there(ps_core *c, const request *r) {
            r->offset >= low && r->offset <= high;
 }
 
-static ps_check_point_key key_of(const request *r, const ps_handle *h) {
+static ps_check_point_key key_of(const ps_ack_request *r, const ps_handle *h) {
     return (ps_check_point_key){.topic = (const char *)r->topic.data,
                                 .group = (const char *)r->group.data,
                                 .topic_len = r->topic.len,
@@ -52,8 +46,7 @@ static ps_check_point_key key_of(const request *r, const ps_handle *h) {
                                 .pop_ms = h->pop_ms};
 }
 
-/* end: of the record, in the log; 0: none was put, and nobody waits for the disk. */
-static int answer_ack(ps_conn *n, const ps_command *command, int64_t end) {
+int ps_ack_answer(ps_conn *n, const ps_command *command, int64_t end) {
     const ps_answer a = {
         .serialize = command->serialize, .opaque = command->opaque, .end = end, .bare = true};
     if (command->flag & PS_FLAG_ONEWAY) return 1;
@@ -64,9 +57,9 @@ static int answer_ack(ps_conn *n, const ps_command *command, int64_t end) {
 int ps_core_ack(ps_conn *n, const ps_command *command) {
     ps_core *c = n->cn_core;
     ps_handle h;
-    request r;
+    ps_ack_request r;
     int64_t end;
-    if (!can_put(c) || !read_request(command, &r) ||
+    if (!can_put(c) || !ps_ack_read(command, &r) || r.lite.len > 0 ||
         !ps_handle_read((const char *)r.handle.data, r.handle.len, &h) || !is_there(c, &r))
         return 0;
     const ps_check_point_key key = key_of(&r, &h);
@@ -75,27 +68,27 @@ int ps_core_ack(ps_conn *n, const ps_command *command) {
         /* By the place in the log the broker finds the lite topic that an old client leaves out. */
         return what == PS_ORDER_UNKNOWN || (what == PS_ORDER_STALE && h.physical >= 0)
                    ? 0
-                   : answer_ack(n, command, ps_core_order_end(c));
+                   : ps_ack_answer(n, command, ps_core_order_end(c));
     }
     if (ps_core_check_point_ack(c, &key, &r.offset, 1, &end, NULL) < 0) return 0;
-    return answer_ack(n, command, end);
+    return ps_ack_answer(n, command, end);
 }
 
 /* ---- acknowledgements of gRPC clients ---- */
 
 /* What one handle of the call acknowledges; it may be a message of the group's retry topic, whose
  * name goes to `name`. False: there is no such topic. */
-static bool request_of(const request *call, const ps_handle *h, char name[PS_RETRY_ROOM],
-                       request *r) {
-    *r = (request){.group = call->group, .topic = call->topic, .queue_id = h->queue,
-                   .offset = h->offset};
+static bool request_of(const ps_ack_request *call, const ps_handle *h, char name[PS_RETRY_ROOM],
+                       ps_ack_request *r) {
+    *r = (ps_ack_request){.group = call->group, .topic = call->topic, .queue_id = h->queue,
+                          .offset = h->offset};
     if (h->retry == '0') return true;
     r->topic.data = (const uint8_t *)name;
     r->topic.len = ps_retry_topic(call->group, call->topic, h->retry == '2', name);
     return r->topic.len <= PS_TOPIC_MAX;
 }
 
-static bool is_open(ps_core *c, const request *r, const ps_handle *h) {
+static bool is_open(ps_core *c, const ps_ack_request *r, const ps_handle *h) {
     if (h->queue > PS_QUEUE_ID_MAX || h->pop_ms + h->invisible_ms <= ps_now_ms() ||
         !is_there(c, r))
         return false;
@@ -110,10 +103,10 @@ int ps_conn_ack(ps_conn *n, const ps_proof *proof, const char *group, int32_t gr
                 int64_t *end) {
     PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
-    const request call = {.group = {(const uint8_t *)group, group_len},
-                          .topic = {(const uint8_t *)topic, topic_len}};
+    const ps_ack_request call = {.group = {(const uint8_t *)group, group_len},
+                                 .topic = {(const uint8_t *)topic, topic_len}};
     char name[PS_RETRY_ROOM];
-    request r;
+    ps_ack_request r;
     int64_t last;
     *end = 0;
     if (!ps_access_lets_call(n, proof, PS_REQUEST_ACK_MESSAGE, PS_REQUEST_PULL_MESSAGE, call.topic,
