@@ -12,6 +12,7 @@
 #include "files/io.h"
 #include "format/names.h"
 #include "format/offsetblock.h"
+#include "format/utf8.h"
 
 #define PAGE_HEAD 16
 #define NODE_HEAD 8
@@ -186,17 +187,11 @@ static int put_block(ps_audit_offsets *o, ps_error *e) {
 /* The character at p, and where it ends; NULL: it is none. Half a surrogate pair is one: a file of
  * offsets can carry it by an escape (pystore/meta/_database.py). */
 static const uint8_t *char_at(const uint8_t *p, const uint8_t *end, uint32_t *c) {
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    *c = *p;
-    if (*p < 0x80) return p + 1;
-    int32_t size = *p >= 0xf0 ? 4 : *p >= 0xe0 ? 3 : 2;
-    if (*p < 0xc2 || *p > 0xf4 || end - p < size) return NULL;
-    *c &= 0x7fu >> size;
-    for (int32_t i = 1; i < size; i++) {
-        if ((p[i] & 0xc0) != 0x80) return NULL;
-        *c = *c << 6 | (p[i] & 0x3f);
-    }
-    return *c >= least[size] && *c <= 0x10ffff ? p + size : NULL;
+    bool good = true;
+    int64_t len = *p < 0x80 ? 1 : ps_utf8_step(p, end, &good);
+    if (!good && (len != 3 || *p != 0xed)) return NULL;
+    *c = len == 1 ? *p : ps_utf8_code(p, len);
+    return p + len;
 }
 
 static bool is_half(uint32_t c) {

@@ -6,6 +6,7 @@
 #include "base/crc.h"
 #include "base/error.h"
 #include "format/property.h"
+#include "format/utf8.h"
 
 #ifdef PS_DEBUG
 #include <assert.h>
@@ -186,35 +187,6 @@ bool ps_property_find(const uint8_t *props, int32_t len, const char *name, int32
 
 /* ---- hashes ---- */
 
-static bool utf8_continues(const uint8_t *p, const uint8_t *end) {
-    return p < end && (*p & 0xC0) == 0x80;
-}
-
-/* The code point at p, which is not ASCII, and its length. Java's decoder makes one U+FFFD of each
- * longest ill-formed part, with one difference to Unicode's recommendation: an encoded surrogate
- * (ED A0..BF xx) counts as one part, not as three. */
-static int64_t java_char(const uint8_t *p, const uint8_t *end, uint32_t *code) {
-    uint32_t b0 = p[0];
-    *code = 0xFFFD;
-    if (b0 < 0xC2 || b0 > 0xF4 || !utf8_continues(p + 1, end)) return 1;
-    uint32_t b1 = p[1];
-    if (b0 < 0xE0) {
-        *code = (b0 & 0x1F) << 6 | (b1 & 0x3F);
-        return 2;
-    }
-    if ((b0 == 0xE0 && b1 < 0xA0) || (b0 == 0xF0 && b1 < 0x90)) return 1;
-    if (b0 == 0xF4 && b1 > 0x8F) return 1;
-    if (!utf8_continues(p + 2, end)) return 2;
-    if (b0 < 0xF0) {
-        uint32_t c = (b0 & 0x0F) << 12 | (b1 & 0x3F) << 6 | (p[2] & 0x3Fu);
-        if (c < 0xD800 || c > 0xDFFF) *code = c;
-        return 3;
-    }
-    if (!utf8_continues(p + 3, end)) return 3;
-    *code = (b0 & 0x07) << 18 | (b1 & 0x3F) << 12 | (p[2] & 0x3Fu) << 6 | (p[3] & 0x3Fu);
-    return 4;
-}
-
 #define POWER_2 (31u * 31u)
 #define POWER_4 (POWER_2 * POWER_2)
 
@@ -229,8 +201,10 @@ int32_t ps_java_hash(int32_t h, const uint8_t *utf8, int64_t len) {
         }
         while (p < end && *p < 0x80) u = u * 31u + *p++;
         if (p == end) break;
-        uint32_t code;
-        p += java_char(p, end, &code);
+        bool good;
+        int64_t size = ps_utf8_step(p, end, &good);
+        uint32_t code = good ? ps_utf8_code(p, size) : 0xFFFD;
+        p += size;
         if (code >= 0x10000) {
             u = u * 31u + (0xD7C0 + (code >> 10));
             code = 0xDC00 + (code & 0x3FF);

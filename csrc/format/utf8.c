@@ -9,6 +9,8 @@ static inline bool is_continuation(const uint8_t *p, const uint8_t *end) {
     return p < end && (*p & 0xC0) == 0x80;
 }
 
+/* Java's decoder makes one U+FFFD of each longest ill-formed part, with one difference to Unicode's
+ * recommendation: an encoded surrogate (ED A0..BF xx) counts as one part, not as three. */
 int64_t ps_utf8_step(const uint8_t *p, const uint8_t *end, bool *good) {
     uint8_t lead = p[0], low = 0x80, high = 0xBF;
     int64_t len = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
