@@ -198,12 +198,8 @@ static bool is_half(uint32_t c) {
     return c >= 0xd800 && c < 0xe000;
 }
 
-static uint8_t *put_text(uint8_t *to, const char *text) {
-    return mempcpy(to, text, strlen(text));
-}
-
 static uint8_t *put_unit(uint8_t *to, uint32_t unit) {
-    to = put_text(to, "\\u");
+    to = ps_text_put(to, "\\u");
     for (int32_t shift = 12; shift >= 0; shift -= 4)
         *to++ = (uint8_t)"0123456789abcdef"[unit >> shift & 15];
     return to;
@@ -238,26 +234,20 @@ static uint8_t *put_string(const ps_audit_offsets *o, uint8_t *to, const uint8_t
     return to;
 }
 
-static uint8_t *put_number(uint8_t *to, int64_t number) {
-    char digits[PS_DIGITS_MAX], *end = digits + sizeof digits;
-    char *begin = ps_digits_before(end, number);
-    return mempcpy(to, begin, (size_t)(end - begin));
-}
-
 static uint8_t *put_queue(uint8_t *to, const uint8_t *row) {
     int64_t offset;
     int32_t queue = ps_offset_row_get(row, &offset);
-    to = put_text(to, "\n\t\t\t\"");
-    to = put_number(to, queue);
-    to = put_text(to, "\":");
-    to = put_number(to, offset);
+    to = ps_text_put(to, "\n\t\t\t\"");
+    to = ps_number_put(to, queue);
+    to = ps_text_put(to, "\":");
+    to = ps_number_put(to, offset);
     *to++ = ',';
     return to;
 }
 
 /* LMDB has those below zero, which a foreign file can name, behind all others. */
 static uint8_t *put_queues(uint8_t *to, const uint8_t *rows, int32_t count) {
-    if (count == 0) return put_text(to, "{}");
+    if (count == 0) return ps_text_put(to, "{}");
     int32_t first = 0;
     int64_t offset;
     while (first < count && ps_offset_row_get(rows + first * PS_OFFSET_ROW_BYTES, &offset) >= 0)
@@ -265,7 +255,7 @@ static uint8_t *put_queues(uint8_t *to, const uint8_t *rows, int32_t count) {
     *to++ = '{';
     for (int32_t i = 0; i < count; i++)
         to = put_queue(to, rows + (int64_t)((first + i) % count) * PS_OFFSET_ROW_BYTES);
-    return put_text(to - 1, "\n\t\t}");
+    return ps_text_put(to - 1, "\n\t\t}");
 }
 
 static bool light_name(const uint8_t *name, int64_t len) {
@@ -304,7 +294,7 @@ static int put_member(ps_audit_offsets *o, ps_error *e) {
                          : NULL;
     if (begin == NULL) return no_memory(e);
     uint8_t *text = o->ao_light ? begin : mempcpy(begin + sizeof head, name, (size_t)len);
-    uint8_t *to = put_string(o, put_text(text, ",\n\t\t"), name, name + len);
+    uint8_t *to = put_string(o, ps_text_put(text, ",\n\t\t"), name, name + len);
     if (to == NULL) return bad_page_of(&o->ao_pairs, e, "has a name that is not UTF-8");
     *to++ = ':';
     to = put_queues(to, queues->bytes, count);

@@ -64,6 +64,20 @@ static inline char *ps_digits_before(char *end, int64_t number) {
     return end;
 }
 
+/* Each writes, and returns where that ends. */
+static inline uint8_t *ps_bytes_put(uint8_t *to, const void *data, int64_t len) {
+    if (len > 0) memcpy(to, data, (size_t)len);
+    return to + len;
+}
+static inline uint8_t *ps_text_put(uint8_t *to, const char *text) {
+    return ps_bytes_put(to, text, (int64_t)strlen(text));
+}
+static inline uint8_t *ps_number_put(uint8_t *to, int64_t number) {
+    char digits[PS_DIGITS_MAX], *end = digits + PS_DIGITS_MAX;
+    const char *begin = ps_digits_before(end, number);
+    return ps_bytes_put(to, begin, end - begin);
+}
+
 static inline bool all_zero(const uint8_t *p, int64_t len) {
     return len <= 0 || (p[0] == 0 && memcmp(p, p + 1, (size_t)len - 1) == 0);
 }

@@ -18,11 +18,6 @@
 /* The bytes of a property beside its name and value. */
 #define PS_PROPERTY_FIXED 2
 
-static inline uint8_t *ps_bytes_put(uint8_t *to, const void *data, int64_t len) {
-    if (len > 0) memcpy(to, data, (size_t)len);
-    return to + len;
-}
-
 /* What precedes a value, for one that is written in parts. */
 static inline uint8_t *ps_property_begin(uint8_t *to, const void *name, int64_t len) {
     to = ps_bytes_put(to, name, len);
@@ -42,9 +37,8 @@ static inline uint8_t *ps_property_put(uint8_t *to, const char *name, const void
 }
 
 static inline uint8_t *ps_property_put_number(uint8_t *to, const char *name, int64_t number) {
-    char digits[PS_DIGITS_MAX], *end = digits + PS_DIGITS_MAX;
-    const char *begin = ps_digits_before(end, number);
-    return ps_property_put(to, name, begin, end - begin);
+    to = ps_property_begin(to, name, (int64_t)strlen(name));
+    return ps_property_end(ps_number_put(to, number));
 }
 
 /* One that was read, as it is. */

@@ -77,17 +77,14 @@ static int32_t times_of(const light_batch *b, int32_t place) {
 
 /* What the client is told of it. */
 static bool put_count(ps_buffer *b, int64_t offset, int32_t times) {
-    char number[NUMBER_MAX];
     uint8_t *begin = ps_buffer_room(b, COUNT_MAX), *to = begin;
     if (to == NULL) return false;
     if (b->len > 0) *to++ = ';';
     *to++ = '0';
     if (times > 0) {
-        ps_slice text = ps_slice_of_number(offset, number);
-        to = ps_bytes_put(ps_bytes_put(to, " qo0%", 5), text.data, text.len);
+        to = ps_number_put(ps_text_put(to, " qo0%"), offset);
         *to++ = ' ';
-        text = ps_slice_of_number(times, number);
-        to = ps_bytes_put(to, text.data, text.len);
+        to = ps_number_put(to, times);
     }
     b->len += to - begin;
     return true;

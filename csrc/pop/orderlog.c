@@ -28,17 +28,11 @@ typedef struct writer {
 } writer;
 
 static void put_text(writer *w, const char *text) {
-    size_t len = strlen(text);
-    memcpy(w->at, text, len);
-    w->at += len;
+    w->at = ps_text_put(w->at, text);
 }
 
 static void put_number(writer *w, const char *name, int64_t value) {
-    char number[NUMBER_MAX];
-    ps_slice text = ps_slice_of_number(value, number);
-    put_text(w, name);
-    memcpy(w->at, text.data, (size_t)text.len);
-    w->at += text.len;
+    w->at = ps_number_put(ps_text_put(w->at, name), value);
 }
 
 static void put_escaped(writer *w, const void *text, int64_t len) {

@@ -35,25 +35,12 @@ int64_t ps_core_pop_end(const ps_core *c) {
 
 /* ---- writing ---- */
 
-static uint8_t *put_text(uint8_t *to, const char *text) {
-    size_t len = strlen(text);
-    memcpy(to, text, len);
-    return to + len;
-}
-
-static uint8_t *put_number(uint8_t *to, int64_t value) {
-    char number[NUMBER_MAX];
-    ps_slice text = ps_slice_of_number(value, number);
-    memcpy(to, text.data, (size_t)text.len);
-    return to + text.len;
-}
-
 static uint8_t *put_named(uint8_t *to, const char *name, int64_t value) {
-    return put_number(put_text(to, name), value);
+    return ps_number_put(ps_text_put(to, name), value);
 }
 
 static uint8_t *put_quoted(uint8_t *to, const char *name, const char *text, int64_t len) {
-    to = put_text(to, name);
+    to = ps_text_put(to, name);
     *to++ = '"';
     to = ps_json_write(to, (const uint8_t *)text, len);
     *to++ = '"';
@@ -74,10 +61,11 @@ static uint8_t *put_unique(const ps_core *c, uint8_t *to, const ps_check_point_r
                            const char *tag) {
     memcpy(to, r->key.topic, (size_t)r->key.topic_len);
     to = put_named(to + r->key.topic_len, "@", r->key.queue_id);
-    to = put_text(put_named(to, "@", at), "@");
+    to = ps_text_put(put_named(to, "@", at), "@");
     memcpy(to, r->key.group, (size_t)r->key.group_len);
     to = put_named(to + r->key.group_len, "@", r->key.pop_ms);
-    return put_text(put_text(put_text(put_text(to, "@"), c->co_settings.se_broker), "@"), tag);
+    to = ps_text_put(ps_text_put(to, "@"), c->co_settings.se_broker);
+    return ps_text_put(ps_text_put(to, "@"), tag);
 }
 
 typedef struct record {
@@ -99,9 +87,9 @@ static void put_properties(const ps_core *c, record *x, const ps_check_point_row
 static int put_aside(const ps_pop_state *pops, record *x, int32_t revive_queue, int64_t *end,
                      ps_error *e) {
     char head[3 * NUMBER_MAX];
-    uint8_t *to = put_text((uint8_t *)head, x->tag);
-    to = put_number(put_text(to, " "), revive_queue);
-    to = put_text(put_number(put_text(to, " "), x->deliver_ms), " ");
+    uint8_t *to = ps_text_put((uint8_t *)head, x->tag);
+    to = ps_number_put(ps_text_put(to, " "), revive_queue);
+    to = ps_text_put(ps_number_put(ps_text_put(to, " "), x->deliver_ms), " ");
     int64_t head_len = to - (uint8_t *)head, body_len = x->properties - x->body;
     memmove(x->body + head_len, x->body, (size_t)body_len);
     memcpy(x->body, head, (size_t)head_len);
@@ -163,7 +151,7 @@ static int put_check_point(ps_core *c, const ps_check_point_row *r, int64_t *end
     if (x.body == NULL) return code_of(e);
     const char *broker = c->co_settings.se_broker;
     uint8_t *to = put_quoted(x.body, "{\"bm\":0,\"bn\":", broker, strlen(broker));
-    to = put_text(put_quoted(to, ",\"c\":", r->key.group, r->key.group_len), ",\"d\":");
+    to = ps_text_put(put_quoted(to, ",\"c\":", r->key.group, r->key.group_len), ",\"d\":");
     for (int32_t i = 0; i < r->count; i++)
         to = put_named(to, i > 0 ? "," : "[", r->offsets[i] - r->key.start);
     to = put_named(put_named(to, "],\"it\":", r->invisible_ms), ",\"n\":", r->count);
@@ -201,7 +189,7 @@ int ps_core_check_point_put_ack(ps_core *c, const ps_check_point_row *r, const i
     uint8_t *to = put_named(x.body, "{\"ao\":", at);
     for (int32_t i = 0; several && i < count; i++)
         to = put_named(to, i > 0 ? "," : ",\"aol\":[", offsets[i]);
-    to = put_quoted(put_text(to, several ? "]" : ""), ",\"bn\":", c->co_settings.se_broker,
+    to = put_quoted(ps_text_put(to, several ? "]" : ""), ",\"bn\":", c->co_settings.se_broker,
                     strlen(c->co_settings.se_broker));
     to = put_quoted(to, ",\"c\":", r->key.group, r->key.group_len);
     to = put_named(put_named(to, ",\"pt\":", r->key.pop_ms), ",\"q\":", r->key.queue_id);

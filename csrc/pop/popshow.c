@@ -14,12 +14,6 @@
 #define NUMBER_MAX 24
 #define HANDLE "POP_CK"
 
-static uint8_t *put_number(uint8_t *to, int64_t value) {
-    char number[NUMBER_MAX];
-    ps_slice text = ps_slice_of_number(value, number);
-    return ps_bytes_put(to, text.data, text.len);
-}
-
 /* ---- lists ---- */
 
 typedef struct shown_lists { /* startOffsetInfo, msgOffsetInfo, orderCountInfo */
@@ -29,9 +23,9 @@ typedef struct shown_lists { /* startOffsetInfo, msgOffsetInfo, orderCountInfo *
 /* What two lists begin an element with: the kind of the topic and the queue. */
 static uint8_t *put_place(uint8_t *to, const ps_pop_batch *b, bool first) {
     if (!first) *to++ = ';';
-    to = put_number(to, b->kind);
+    to = ps_number_put(to, b->kind);
     *to++ = ' ';
-    to = put_number(to, b->queue_id);
+    to = ps_number_put(to, b->queue_id);
     *to++ = ' ';
     return to;
 }
@@ -51,14 +45,14 @@ static uint8_t *put_counts(uint8_t *to, const ps_pop_batch *b, const int32_t *ti
         if (times[k] == 0) continue;
         if (!first) *to++ = ';';
         first = false;
-        to = ps_bytes_put(put_number(to, b->kind), " qo", 3);
-        to = put_number(to, b->queue_id);
+        to = ps_bytes_put(ps_number_put(to, b->kind), " qo", 3);
+        to = ps_number_put(to, b->queue_id);
         *to++ = '%';
-        to = put_number(to, info.views[k].queue_offset);
+        to = ps_number_put(to, info.views[k].queue_offset);
         *to++ = ' ';
-        to = put_number(to, times[k]);
+        to = ps_number_put(to, times[k]);
     }
-    return put_number(put_place(to, b, first), least);
+    return ps_number_put(put_place(to, b, first), least);
 }
 
 static int put_lists(ps_core *c, const ps_pop_found *found, shown_lists *out) {
@@ -70,7 +64,7 @@ static int put_lists(ps_core *c, const ps_pop_found *found, shown_lists *out) {
     uint8_t *to = from;
     if (to == NULL) return PS_E_NO_MEMORY;
     for (int32_t i = 0; i < found->count; i++)
-        to = put_number(put_place(to, &found->all[i], i == 0), found->all[i].start);
+        to = ps_number_put(put_place(to, &found->all[i], i == 0), found->all[i].start);
     out->starts = (ps_slice){from, (int32_t)(to - from)};
     from = to;
     const int32_t *times = found->times;
@@ -88,7 +82,7 @@ static int put_lists(ps_core *c, const ps_pop_found *found, shown_lists *out) {
         to = put_place(to, &found->all[i], i == 0);
         for (int32_t k = 0; k < info.count; k++) {
             if (k > 0) *to++ = ',';
-            to = put_number(to, info.views[k].queue_offset);
+            to = ps_number_put(to, info.views[k].queue_offset);
         }
     }
     out->offsets = (ps_slice){from, (int32_t)(to - from)};
@@ -109,14 +103,14 @@ static int32_t put_handle(const ps_core *c, const ps_pop_found *found, const ps_
                               b->kind};
     uint8_t *begin = to;
     for (size_t i = 0; i < sizeof before / sizeof *before; i++) {
-        to = put_number(to, before[i]);
+        to = ps_number_put(to, before[i]);
         *to++ = ' ';
     }
     to = ps_bytes_put(to, c->co_settings.se_broker, (int64_t)strlen(c->co_settings.se_broker));
     *to++ = ' ';
-    to = put_number(to, b->queue_id);
+    to = ps_number_put(to, b->queue_id);
     *to++ = ' ';
-    return (int32_t)(put_number(to, offset) - begin);
+    return (int32_t)(ps_number_put(to, offset) - begin);
 }
 
 static bool is_handle(const ps_property *p) {

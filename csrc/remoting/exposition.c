@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/bytes.h"
 #include "format/names.h"
 #include "format/utf8.h"
 #include "core/core.h"
@@ -158,9 +159,7 @@ int64_t ps_flows_left_out(const ps_flows *t) {
 /* ---- labels ---- */
 
 static void put_text(ps_buffer *b, const char *text) {
-    size_t len = strlen(text);
-    memcpy(b->data + b->len, text, len);
-    b->len += (int64_t)len;
+    b->len = ps_text_put(b->data + b->len, text) - b->data;
 }
 
 /* The value of a label: a backslash, a quote and a line feed are escaped, and what is not UTF-8 is
@@ -272,19 +271,12 @@ static bool make_head(head *h, const char *name, const char *suffix, const char 
     return true;
 }
 
-static inline uint8_t *put_bytes(uint8_t *to, const void *data, size_t len) {
-    memcpy(to, data, len);
-    return to + len;
-}
-
 /* tail: what stands between the labels and the value. */
 static void write_sample(text *b, const head *h, ps_slice labels, ps_slice tail, int64_t value) {
-    char number[24];
-    ps_slice digits = ps_slice_of_number(value, number);
-    uint8_t *to = put_bytes(b->data + b->len, h->text, h->len);
-    to = put_bytes(to, labels.data, (size_t)labels.len);
-    to = put_bytes(to, tail.data, (size_t)tail.len);
-    to = put_bytes(to, digits.data, (size_t)digits.len);
+    uint8_t *to = ps_bytes_put(b->data + b->len, h->text, (int64_t)h->len);
+    to = ps_bytes_put(to, labels.data, labels.len);
+    to = ps_bytes_put(to, tail.data, tail.len);
+    to = ps_number_put(to, value);
     *to++ = '\n';
     b->len = to - b->data;
 }
@@ -321,7 +313,7 @@ static void write_series(text *b, int what, const head heads[3], ps_slice labels
 }
 
 static void write_text(text *b, const char *words) {
-    b->len = put_bytes(b->data + b->len, words, strlen(words)) - b->data;
+    b->len = ps_text_put(b->data + b->len, words) - b->data;
 }
 
 static bool write_metric(const ps_flows *t, const metric *m, const char *common, text *b) {

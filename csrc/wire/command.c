@@ -293,15 +293,6 @@ int64_t ps_command_decode(const uint8_t *in, int64_t avail, int64_t frame_max, u
 
 /* ---- encoding ---- */
 
-#define PUT(to, text) (memcpy((to), (text), sizeof(text) - 1), (to) + sizeof(text) - 1)
-
-static uint8_t *int_put(uint8_t *to, int32_t number) {
-    char digits[PS_DIGITS_MAX], *end = digits + PS_DIGITS_MAX;
-    const char *begin = ps_digits_before(end, number);
-    memcpy(to, begin, (size_t)(end - begin));
-    return to + (end - begin);
-}
-
 static uint8_t *text_put(uint8_t *to, ps_slice text) {
     *to++ = '"';
     to = ps_json_write(to, text.data, text.len);
@@ -311,9 +302,9 @@ static uint8_t *text_put(uint8_t *to, ps_slice text) {
 
 static uint8_t *json_put(uint8_t *to, const ps_command *c) {
     bool known = c->language >= 0 && c->language < LANGUAGE_COUNT;
-    to = int_put(PUT(to, "{\"code\":"), c->code);
+    to = ps_number_put(ps_text_put(to, "{\"code\":"), c->code);
     if (c->field_count > 0 || !c->no_fields) {
-        to = PUT(to, ",\"extFields\":{");
+        to = ps_text_put(to, ",\"extFields\":{");
         bool first = true;
         for (int32_t i = 0; i < c->field_count; i++) {
             const ps_field *f = &c->fields[i];
@@ -326,11 +317,13 @@ static uint8_t *json_put(uint8_t *to, const ps_command *c) {
         }
         *to++ = '}';
     }
-    to = int_put(PUT(to, ",\"flag\":"), c->flag);
-    to = text_put(PUT(to, ",\"language\":"), LANGUAGES[known ? c->language : LANGUAGE_OTHER]);
-    to = int_put(PUT(to, ",\"opaque\":"), c->opaque);
-    if (c->remark.data != NULL) to = text_put(PUT(to, ",\"remark\":"), c->remark);
-    to = int_put(PUT(to, ",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":"), c->version);
+    to = ps_number_put(ps_text_put(to, ",\"flag\":"), c->flag);
+    to = ps_text_put(to, ",\"language\":");
+    to = text_put(to, LANGUAGES[known ? c->language : LANGUAGE_OTHER]);
+    to = ps_number_put(ps_text_put(to, ",\"opaque\":"), c->opaque);
+    if (c->remark.data != NULL) to = text_put(ps_text_put(to, ",\"remark\":"), c->remark);
+    to = ps_text_put(to, ",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":");
+    to = ps_number_put(to, c->version);
     *to++ = '}';
     return to;
 }
