@@ -141,10 +141,6 @@ static bool is_digit(uint8_t c) {
     return c >= '0' && c <= '9';
 }
 
-static uint8_t upper_ascii(uint8_t c) {
-    return c >= 'a' && c <= 'z' ? (uint8_t)(c - 32) : c;
-}
-
 /* The byte there, 0 beyond the end. */
 static uint8_t peek_byte(const parser *p, int32_t at) {
     return at < p->len ? p->text[at] : 0;
@@ -184,7 +180,7 @@ static int32_t digits_end(const parser *p, int32_t at) {
 
 /* End of an exponent that begins there, or `at` when there is none. */
 static int32_t exponent_end(const parser *p, int32_t at) {
-    if (upper_ascii(peek_byte(p, at)) != 'E') return at;
+    if (ps_sql92_upper(peek_byte(p, at)) != 'E') return at;
     int32_t first = at + 1 + (peek_byte(p, at + 1) == '+' || peek_byte(p, at + 1) == '-');
     int32_t end = digits_end(p, first);
     return end > first ? end : at;
@@ -200,7 +196,7 @@ static token number_token(parser *p) {
         return T_REAL;
     }
     if (peek_byte(p, p->start) == '0') whole = p->start + 1;
-    p->at = whole + (peek_byte(p, p->start) != '0' && upper_ascii(peek_byte(p, whole)) == 'L');
+    p->at = whole + (peek_byte(p, p->start) != '0' && ps_sql92_upper(peek_byte(p, whole)) == 'L');
     return T_INTEGER;
 }
 
@@ -209,7 +205,8 @@ static token word_token(parser *p) {
     size_t len = (size_t)(p->at - p->start);
     for (size_t i = 0; len <= WORD_MAX && i < sizeof words / sizeof words[0]; i++) {
         size_t n = 0;
-        while (n < len && (uint8_t)words[i][n] == upper_ascii(p->text[(size_t)p->start + n])) n++;
+        while (n < len && (uint8_t)words[i][n] == ps_sql92_upper(p->text[(size_t)p->start + n]))
+            n++;
         if (n == len && words[i][n] == 0) return (token)(T_NOT + i);
     }
     return T_NAME;
@@ -396,7 +393,7 @@ static void want_number(parser *p, const operand *o) {
 static void parse_integer(parser *p) {
     int32_t len = p->at - p->start;
     int64_t value;
-    if (upper_ascii(p->text[p->at - 1]) == 'L') len--;
+    if (ps_sql92_upper(p->text[p->at - 1]) == 'L') len--;
     if (!ps_java_integer(p->text + p->start, len, INT64_MIN, INT64_MAX, &value)) {
         refuse_at(p, p->start, "expected an integer of at most 64 bits");
         return;

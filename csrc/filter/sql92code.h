@@ -73,6 +73,9 @@ struct ps_sql92 {
     int32_t pool_len;
 };
 
+static inline uint8_t ps_sql92_upper(uint8_t c) {
+    return c >= 'a' && c <= 'z' ? (uint8_t)(c - 32) : c;
+}
 /* Order of two texts: by length, then by bytes. */
 static inline int ps_sql92_text_order(const uint8_t *a, int32_t a_len, const uint8_t *b,
                                       int32_t b_len) {

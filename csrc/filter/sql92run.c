@@ -26,10 +26,6 @@ typedef struct value {
     };
 } value;
 
-static uint8_t upper_ascii(uint8_t c) {
-    return c >= 'a' && c <= 'z' ? (uint8_t)(c - 32) : c;
-}
-
 static inline bool is_truth(value_type t) {
     return t == V_FALSE || t == V_TRUE;
 }
@@ -46,7 +42,7 @@ static bool text_number(const value *text, value_type type, value *out) {
 static bool is_true_text(const value *v) {
     static const char word[] = "TRUE";
     int32_t n = 0;
-    while (n < 4 && n < v->len && upper_ascii(v->text[n]) == (uint8_t)word[n]) n++;
+    while (n < 4 && n < v->len && ps_sql92_upper(v->text[n]) == (uint8_t)word[n]) n++;
     return n == 4 && v->len == 4;
 }
 

@@ -8,15 +8,11 @@
 #include "format/javanum.h"
 #include "format/record.h"
 
-static bool is_named(const ps_property *p, const char *name) {
-    return p->name_len == (int32_t)strlen(name) && memcmp(p->name, name, (size_t)p->name_len) == 0;
-}
-
 static bool is_delay(const ps_property *p) {
     static const char *const names[] = {"DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC",
                                         "TIMER_DELAY_MS"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (is_named(p, names[i])) return true;
+        if (ps_property_is(p, names[i])) return true;
     return false;
 }
 
@@ -26,7 +22,7 @@ int ps_message_type(const uint8_t *properties, int32_t len) {
     for (int32_t at = 0; ps_property_next(properties, len, &at, &p);) {
         switch (p.name_len > 0 ? *p.name : 0) {
         case 'T':
-            if (is_named(&p, "TRAN_MSG"))
+            if (ps_property_is(&p, "TRAN_MSG"))
                 half = p.value_len == 4 && strncasecmp((const char *)p.value, "true", 4) == 0;
             delayed |= is_delay(&p);
             break;
@@ -34,9 +30,9 @@ int ps_message_type(const uint8_t *properties, int32_t len) {
             delayed |= is_delay(&p);
             break;
         case '_':
-            ordered |= is_named(&p, "__SHARDINGKEY");
-            ranked |= is_named(&p, PS_PROPERTY_PRIORITY);
-            lite |= is_named(&p, PS_PROPERTY_LITE_TOPIC);
+            ordered |= ps_property_is(&p, "__SHARDINGKEY");
+            ranked |= ps_property_is(&p, PS_PROPERTY_PRIORITY);
+            lite |= ps_property_is(&p, PS_PROPERTY_LITE_TOPIC);
             break;
         default:
             break;

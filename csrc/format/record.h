@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "format/layout.h"
 #include "format/names.h"
@@ -86,6 +87,13 @@ typedef struct ps_property {
 
 /* Next property at *at; false at the end. Segments that upstream's parser drops are skipped. */
 bool ps_property_next(const uint8_t *props, int32_t len, int32_t *at, ps_property *out);
+
+static inline bool ps_property_is(const ps_property *p, const char *name) {
+    return p->name_len == (int32_t)strlen(name) && memcmp(p->name, name, (size_t)p->name_len) == 0;
+}
+static inline bool ps_property_same_name(const ps_property *a, const ps_property *b) {
+    return a->name_len == b->name_len && memcmp(a->name, b->name, (size_t)a->name_len) == 0;
+}
 
 /* Value of `name`; the last of equal names wins. */
 bool ps_property_find(const uint8_t *props, int32_t len, const char *name, int32_t name_len,

@@ -140,8 +140,8 @@ void ps_lite_give(ps_core *core, const char *group, int32_t group_len, const cha
                   int32_t len) {
     PS_CORE_HELD(core);
     ps_lite *l = core->co_lite;
-    lite_group *g = l != NULL ? ps_lite_group(l, ps_lite_slice(group, group_len)) : NULL;
-    if (g != NULL) ps_lite_offer(core, g, ps_lite_slice(queue, len));
+    lite_group *g = l != NULL ? ps_lite_group(l, ps_slice_from(group, group_len)) : NULL;
+    if (g != NULL) ps_lite_offer(core, g, ps_slice_from(queue, len));
     tell_ready(core);
 }
 
@@ -159,7 +159,7 @@ static bool has_more(ps_core *core, ps_slice group, ps_slice queue) {
 
 void ps_lite_due(ps_core *core, const ps_pair *pair, int64_t at_ms) {
     ps_order *o = ps_lite_order((ps_pair *)pair);
-    const ps_slice group = ps_lite_slice(pair->pr_names, pair->pr_group_len);
+    const ps_slice group = ps_slice_from(pair->pr_names, pair->pr_group_len);
     if (o == NULL || ps_order_due(core, o, at_ms)) return;
     ps_lite *l = core->co_lite; /* no memory: the sweep looks */
     lite_group *g = ps_lite_group(l, group);
@@ -183,7 +183,7 @@ void ps_lite_settle(ps_core *core, const char *group, int32_t group_len, const c
         return;
     }
     if (o != NULL) ps_order_undue(core, o);
-    const ps_slice of = ps_lite_slice(group, group_len), name = ps_lite_slice(queue, len);
+    const ps_slice of = ps_slice_from(group, group_len), name = ps_slice_from(queue, len);
     lite_group *g = ps_lite_group(l, of);
     if (g != NULL && has_more(core, of, name)) ps_lite_offer(core, g, name);
     tell_ready(core);
@@ -203,7 +203,7 @@ static bool is_out(ps_core *core, ps_slice group, ps_slice queue) {
 static void look_at_subs(ps_core *core, lite_client *c) {
     ps_lite *l = core->co_lite;
     lite_group *g = c->lc_group;
-    const ps_slice group = ps_lite_slice(g->lg_name, g->lg_len);
+    const ps_slice group = ps_slice_from(g->lg_name, g->lg_len);
     for (int32_t i = 0; i < DISPATCH_MAX && c->lc_left > 0 && c->lc_subs != 0; i++) {
         if (c->lc_event_count >= g->lg_room) return;
         char name[UINT8_MAX];
@@ -219,14 +219,14 @@ static void look_at_subs(ps_core *core, lite_client *c) {
 /* Of a client that reads all lite topics: its group goes on where it was. */
 static void look_at_all(ps_core *core, lite_client *c) {
     lite_group *g = c->lc_group;
-    const ps_slice group = ps_lite_slice(g->lg_name, g->lg_len);
+    const ps_slice group = ps_slice_from(g->lg_name, g->lg_len);
     char name[UINT8_MAX];
     for (int32_t i = 0; i < DISPATCH_MAX; i++) {
         int32_t len = 0;
         int64_t at = ps_lights_next(core->co_store, g->lg_at, name, &len);
         g->lg_looks = at >= 0;
         if (at < 0) return;
-        const ps_slice queue = ps_lite_slice(name, len);
+        const ps_slice queue = ps_slice_from(name, len);
         if (len > 0 && ps_lite_reads(c, queue) && has_more(core, group, queue) &&
             !is_out(core, group, queue)) {
             if (c->lc_event_count >= g->lg_room) return;
@@ -338,7 +338,7 @@ int32_t ps_lite_take_over(ps_core *core, lite_client *c, int32_t most, int32_t *
 
 static void forget_events(ps_core *core, const char *queue, int32_t len) {
     ps_lite *l = core->co_lite;
-    const ps_slice name = ps_lite_slice(queue, len);
+    const ps_slice name = ps_slice_from(queue, len);
     ps_lag_end(core, name);
     ps_ref at = l != NULL ? ps_lite_first_of(l, name) : 0;
     for (ps_ref next; at != 0; at = next) {
@@ -418,7 +418,7 @@ static bool give_back(ps_core *core, int64_t until_ns) {
     while ((o = ps_order_due_first(core)) != NULL && o->or_due_ms <= now_ms) {
         const ps_pair *p = o->or_pair;
         lite_group *g =
-            ps_lite_group(core->co_lite, ps_lite_slice(p->pr_names, p->pr_group_len));
+            ps_lite_group(core->co_lite, ps_slice_from(p->pr_names, p->pr_group_len));
         ps_order_undue(core, o);
         if (g != NULL) ps_lite_offer(core, g, ps_lite_queue_of(p));
         if (ps_monotonic_ns() >= until_ns) return false;

@@ -217,7 +217,7 @@ static int take_of(taking *t, ps_slice queue) {
     int64_t low, high, next, records = l->rg_records.len, counts = l->rg_counts.len;
     if (!ps_lights_range(c->co_store, (const char *)queue.data, queue.len, &low, &high)) return 0;
     const char *name = (const char *)queue.data;
-    int64_t was = ps_light_offset_get(c, ps_lite_slice(g->lg_name, g->lg_len), queue);
+    int64_t was = ps_light_offset_get(c, ps_slice_from(g->lg_name, g->lg_len), queue);
     if (was < 0 && !ps_core_may_commit(c, g->lg_name, g->lg_len, name, queue.len, 0))
         return ps_offsets_refused(c, t->e);
     b.pair = ps_core_find_pair(c, (const uint8_t *)g->lg_name, g->lg_len, queue.data, queue.len);
@@ -411,7 +411,7 @@ int ps_lite_resume(ps_core *c, ps_parked *p, ps_step *out) {
     int code = 0;
     taking t = {.core = c,
                 .client = w->lp_client,
-                .attempt = ps_lite_slice(w->lp_attempt, w->lp_attempt_len),
+                .attempt = ps_slice_from(w->lp_attempt, w->lp_attempt_len),
                 .invisible_ms = w->lp_invisible_ms,
                 .left = w->lp_most,
                 .e = &e};

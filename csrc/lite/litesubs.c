@@ -111,8 +111,8 @@ static lite_client *make_client(ps_lite *l, lite_group *g, const ps_lite_who *wh
     memcpy(c->lc_names, who->id, (size_t)who->id_len);
     memcpy(c->lc_names + who->id_len, parent, (size_t)parent_len);
     ps_chains_add(&l->rg_by_name, c,
-                  ps_lite_hash(ps_lite_slice(who->group, who->group_len),
-                                 ps_lite_slice(who->id, who->id_len)));
+                  ps_lite_hash(ps_slice_from(who->group, who->group_len),
+                                 ps_slice_from(who->id, who->id_len)));
     g->lg_clients++;
     return c;
 }
@@ -124,7 +124,7 @@ int ps_lite_join(ps_core *core, const ps_lite_who *who, const char *parent, int3
     lite_client *c = ps_lite_find_who(core, who);
     int made = c == NULL;
     if (made && l != NULL) {
-        lite_group *g = group_of(l, ps_lite_slice(who->group, who->group_len));
+        lite_group *g = group_of(l, ps_slice_from(who->group, who->group_len));
         c = g != NULL ? make_client(l, g, who, parent, parent_len) : NULL;
     }
     if (c == NULL) return no_memory(e);
@@ -305,7 +305,7 @@ int ps_lite_add_wild(ps_core *core, const ps_lite_who *who) {
 int ps_lite_remove(ps_core *core, const ps_lite_who *who, const char *queue, int32_t len) {
     PS_CORE_HELD(core);
     lite_client *c = ps_lite_find_who(core, who);
-    ps_ref sub = c != NULL ? ps_lite_sub(core->co_lite, c, ps_lite_slice(queue, len)) : 0;
+    ps_ref sub = c != NULL ? ps_lite_sub(core->co_lite, c, ps_slice_from(queue, len)) : 0;
     bool was = sub != 0 && ps_lite_sub_at(core->co_lite, sub)->ls_listed;
     if (sub != 0) ps_lite_drop_sub(core->co_lite, sub);
     return was;
@@ -391,7 +391,7 @@ int32_t ps_lite_subscribers(ps_core *core, const char *queue, int32_t len, const
                             int32_t group_len, ps_lite_row *rows, int32_t room) {
     PS_CORE_HELD(core);
     const ps_lite *l = core->co_lite;
-    const ps_slice name = ps_lite_slice(queue, len), of = ps_lite_slice(group, group_len);
+    const ps_slice name = ps_slice_from(queue, len), of = ps_slice_from(group, group_len);
     int32_t n = 0;
     ps_ref at = l != NULL ? ps_lite_first_of(l, name) : 0;
     for (; at != 0 && n < room; at = ps_lite_next_of(l, at, name)) {
@@ -408,7 +408,7 @@ int32_t ps_lite_subscribers(ps_core *core, const char *queue, int32_t len, const
 int32_t ps_lite_wild_clients(ps_core *core, const char *group, int32_t group_len) {
     PS_CORE_HELD(core);
     const ps_lite *l = core->co_lite;
-    const lite_group *g = l != NULL ? ps_lite_group(l, ps_lite_slice(group, group_len)) : NULL;
+    const lite_group *g = l != NULL ? ps_lite_group(l, ps_slice_from(group, group_len)) : NULL;
     return g != NULL && g->lg_wild != NULL;
 }
 

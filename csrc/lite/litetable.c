@@ -34,8 +34,8 @@ lite_client *ps_lite_find(const ps_lite *l, ps_slice group, ps_slice id) {
 
 lite_client *ps_lite_find_who(const ps_core *c, const ps_lite_who *who) {
     return c->co_lite == NULL ? NULL
-                              : ps_lite_find(c->co_lite, ps_lite_slice(who->group, who->group_len),
-                                             ps_lite_slice(who->id, who->id_len));
+                              : ps_lite_find(c->co_lite, ps_slice_from(who->group, who->group_len),
+                                             ps_slice_from(who->id, who->id_len));
 }
 
 bool ps_lite_number(ps_lite *l, lite_client *c) {
@@ -89,7 +89,7 @@ ps_slice ps_lite_sub_queue(const ps_lite *l, const lite_sub *s, char room[UINT8_
         *to++ = '$';
     }
     to = mempcpy(to, s->ls_name, s->ls_len);
-    return ps_lite_slice(room, (int32_t)(to - room));
+    return ps_slice_from(room, (int32_t)(to - room));
 }
 
 uint32_t ps_lite_hash_of_sub(const void *lite, const void *sub) {

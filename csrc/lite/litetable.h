@@ -172,12 +172,8 @@ static inline bool ps_lite_is(const char *text, int32_t len, ps_slice other) {
     return len == other.len && memcmp(text, other.data, (size_t)len) == 0;
 }
 
-static inline ps_slice ps_lite_slice(const char *text, int32_t len) {
-    return (ps_slice){(const uint8_t *)text, len};
-}
-
 static inline ps_slice ps_lite_queue_of(const ps_pair *p) {
-    return ps_lite_slice(p->pr_names + p->pr_group_len, p->pr_topic_len);
+    return ps_slice_from(p->pr_names + p->pr_group_len, p->pr_topic_len);
 }
 
 #endif

@@ -223,10 +223,6 @@ static inline int text_put(ps_arrow_batch *ba, buffer *d, const uint8_t *text, i
 
 /* ---- properties ---- */
 
-static bool same_name(const ps_property *a, const ps_property *b) {
-    return a->name_len == b->name_len && memcmp(a->name, b->name, (size_t)a->name_len) == 0;
-}
-
 /* Drops all but the last of equal names, through a table since a hostile record holds thousands. */
 static int drop_repeated_many(ps_arrow_batch *ba, int32_t count) {
     int32_t room = 64;
@@ -236,7 +232,8 @@ static int drop_repeated_many(ps_arrow_batch *ba, int32_t count) {
     for (int32_t i = count - 1; i >= 0; i--) {
         ps_property *p = &ba->ba_properties[i];
         uint32_t at = ps_hash_of(p->name, p->name_len) & (uint32_t)(room - 1);
-        while (ba->ba_table[at] >= 0 && !same_name(&ba->ba_properties[ba->ba_table[at]], p))
+        while (ba->ba_table[at] >= 0 &&
+               !ps_property_same_name(&ba->ba_properties[ba->ba_table[at]], p))
             at = (at + 1) & (uint32_t)(room - 1);
         if (ba->ba_table[at] >= 0)
             p->name = NULL;
@@ -258,7 +255,7 @@ static int drop_repeated(ps_arrow_batch *ba, int32_t count) {
     if (count > PAIRS_MAX) return drop_repeated_many(ba, count);
     for (int32_t i = 0; i < count; i++)
         for (int32_t j = i + 1; j < count && list[i].name != NULL; j++)
-            if (same_name(&list[i], &list[j])) list[i].name = NULL;
+            if (ps_property_same_name(&list[i], &list[j])) list[i].name = NULL;
     return 0;
 }
 

@@ -163,10 +163,6 @@ static bool origin_of(const ps_dedup *o, const ps_record *r, origin *out) {
     return find_property(r->properties, r->properties_len, o->on_key, o->on_key_len, &out->key);
 }
 
-static bool same_text(ps_slice a, ps_slice b) {
-    return a.len == b.len && memcmp(a.data, b.data, (size_t)a.len) == 0;
-}
-
 /* Whether consumers, or a commit, can still get at the record. */
 static bool is_there(ps_core *c, const ps_record *r) {
     ps_store *s = c->co_store;
@@ -193,7 +189,7 @@ static verdict judge_record(ps_core *c, int64_t physical, ps_slice topic, ps_sli
     origin from;
     verdict v = GONE;
     if (ps_log_has(&c->co_store->st_log, physical, &r, &mf) && origin_of(c->co_dedup, &r, &from)) {
-        if (!same_text(from.topic, topic) || !same_text(from.key, key))
+        if (!ps_slice_same(from.topic, topic) || !ps_slice_same(from.key, key))
             v = OTHER;
         else if (is_there(c, &r))
             v = THERE;
@@ -227,13 +223,9 @@ static bool find_one(ps_core *c, ps_slice topic, ps_slice key, ps_first *out) {
            find_first(c, hash_of(c->co_dedup, topic, key), topic, key, out);
 }
 
-static ps_slice slice_of(const char *text, int32_t len) {
-    return (ps_slice){(const uint8_t *)text, len};
-}
-
 int ps_core_dedup_find(ps_core *c, const char *topic, int32_t topic_len, const char *key,
                       int32_t key_len, ps_first *out) {
-    bool found = find_one(c, slice_of(topic, topic_len), slice_of(key, key_len), out);
+    bool found = find_one(c, ps_slice_from(topic, topic_len), ps_slice_from(key, key_len), out);
     if (found) c->co_dedup->on_state.repeats++;
     return found;
 }
@@ -242,7 +234,7 @@ void ps_core_dedup_add(ps_core *c, const char *topic, int32_t topic_len, const c
                       int32_t key_len, int64_t physical_offset) {
     ps_dedup *o = c->co_dedup;
     if (o != NULL && key_len > 0)
-        add_entry(o, hash_of(o, slice_of(topic, topic_len), slice_of(key, key_len)),
+        add_entry(o, hash_of(o, ps_slice_from(topic, topic_len), ps_slice_from(key, key_len)),
                   physical_offset);
 }
 
@@ -267,7 +259,7 @@ int32_t ps_core_dedup_find_batch(ps_core *c, const char *topic, int32_t topic_le
     int more;
     while (n < room && (more = ps_batch_item_next(body, body_len, &at, &item)) > 0) {
         ps_slice key = ps_dedup_key(c, NULL, 0, (ps_slice){item.properties, item.properties_len});
-        if (!find_one(c, slice_of(topic, topic_len), key, &out[n++])) return 0;
+        if (!find_one(c, ps_slice_from(topic, topic_len), key, &out[n++])) return 0;
     }
     if (n == 0 || at < body_len) return 0;
     c->co_dedup->on_state.repeats += n;

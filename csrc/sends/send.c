@@ -59,10 +59,6 @@ static ps_text text_of(ps_slice s) {
     return (ps_text){s.data, s.len};
 }
 
-static ps_slice slice_of(const char *text, int32_t len) {
-    return (ps_slice){(const uint8_t *)text, len};
-}
-
 /* ---- what the decision leaves as asked ---- */
 
 static int32_t choose_queue(ps_core *c, const ps_topic_entry *t) {
@@ -127,7 +123,7 @@ static int resolve_lite(putting *p, ps_error *e) {
 static int resolve_decision(putting *p, ps_error *e) {
     const ps_send *s = p->s;
     const ps_decision *d = p->d;
-    p->name = d->topic != NULL ? slice_of(d->topic, d->topic_len) : s->topic;
+    p->name = d->topic != NULL ? ps_slice_from(d->topic, d->topic_len) : s->topic;
     if (p->entry == NULL) p->entry = ps_core_find_topic(p->c, p->name.data, p->name.len);
     p->topic = p->entry != NULL ? p->entry->te_topic
                                 : ps_topic_open(p->c->co_store, (const char *)p->name.data,
@@ -144,7 +140,7 @@ static int resolve_decision(putting *p, ps_error *e) {
     p->uniq = uniq_of(s, d);
     p->once = p->c->co_dedup != NULL && p->entry != NULL && (p->entry->te_flags & PS_SEND_ONCE);
     if (d->key != NULL)
-        p->key = slice_of(d->key, d->key_len);
+        p->key = ps_slice_from(d->key, d->key_len);
     else if (p->once && !s->batch)
         p->key = ps_dedup_key(p->c, d->add, d->add_len, s->properties);
     /* The answer names the queue that was asked for, also when the message goes elsewhere. */
@@ -386,7 +382,7 @@ static putting putting_of_frame(ps_conn *n, const ps_send *s, const ps_decision 
                      .s = s,
                      .d = d,
                      .body = command->body,
-                     .stamp = slice_of(c->co_settings.se_extra, c->co_settings.se_extra_len),
+                     .stamp = ps_slice_from(c->co_settings.se_extra, c->co_settings.se_extra_len),
                      .host = n->cn_host,
                      .host_len = n->cn_host_len};
 }
@@ -475,7 +471,7 @@ int ps_core_send(ps_conn *n, const ps_command *command) {
 int ps_core_put(ps_conn *n, const ps_plain_put *put, ps_plain_place *out) {
     ps_core *c = n->cn_core;
     ps_send s = {.code = PS_REQUEST_SEND_MESSAGE_V2,
-                 .topic = slice_of(put->topic, put->topic_len),
+                 .topic = ps_slice_from(put->topic, put->topic_len),
                  .queue_id = put->queue_id,
                  .template_queues = TEMPLATE_QUEUES,
                  .max_reconsume_times = -1,

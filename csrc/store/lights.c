@@ -94,14 +94,6 @@ static int by_bucket(const void *a, const void *b) {
     return x->order < y->order ? -1 : x->order > y->order;
 }
 
-static bool is_named(const ps_property *p, const char *name) {
-    return p->name_len == (int32_t)strlen(name) && memcmp(p->name, name, (size_t)p->name_len) == 0;
-}
-
-static bool is_same_name(const ps_property *a, const ps_property *b) {
-    return a->name_len == b->name_len && memcmp(a->name, b->name, (size_t)a->name_len) == 0;
-}
-
 /* A call of qsort() costs more than to put a handful in their places. */
 static void sort_placed(placed_property *rows, int32_t count) {
     if (count > PROPERTIES_FEW) {
@@ -123,7 +115,7 @@ static int32_t unite_equals(placed_property *rows, int32_t count) {
     for (int32_t i = 0; i < count; i++) {
         if (kept == 0 || rows[i].bucket != rows[kept - 1].bucket) bucket = kept;
         int32_t same = bucket;
-        while (same < kept && !is_same_name(&rows[same].p, &rows[i].p)) same++;
+        while (same < kept && !ps_property_same_name(&rows[same].p, &rows[i].p)) same++;
         if (same == kept)
             rows[kept++] = rows[i];
         else
@@ -139,7 +131,7 @@ static int32_t gather_properties(const ps_draft *d, placed_property *rows) {
     int32_t count = 0, at = 0;
     ps_property p;
     while (ps_property_next(d->properties, (int32_t)d->properties_len, &at, &p)) {
-        if (is_named(&p, "WAIT") || is_named(&p, OFFSETS)) continue;
+        if (ps_property_is(&p, "WAIT") || ps_property_is(&p, OFFSETS)) continue;
         rows[count] = (placed_property){p, bucket_of(p.name, p.name_len), count};
         count++;
     }

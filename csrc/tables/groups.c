@@ -32,16 +32,12 @@ int ps_offsets_refused(const ps_core *c, ps_error *e) {
 
 /* ---- pairs ---- */
 
-static ps_slice slice_of(const char *text, int32_t len) {
-    return (ps_slice){(const uint8_t *)text, len};
-}
-
 static ps_slice group_of(const ps_pair *p) {
-    return slice_of(p->pr_names, p->pr_group_len);
+    return ps_slice_from(p->pr_names, p->pr_group_len);
 }
 
 static ps_slice topic_of(const ps_pair *p) {
-    return slice_of(p->pr_names + p->pr_group_len, p->pr_topic_len);
+    return ps_slice_from(p->pr_names + p->pr_group_len, p->pr_topic_len);
 }
 
 static ps_marks *marks_of(const ps_pair *p) {
@@ -353,8 +349,8 @@ int ps_core_commit(ps_core *c, const char *group, int32_t group_len, const char 
     ps_mark *m = NULL;
     int code = check_place(group_len, topic_len, queue_id, offset, e);
     if (code == 0 && p == NULL && queue_id == 0 && is_light(topic, topic_len))
-        return ps_light_offset_set(c, slice_of(group, group_len), slice_of(topic, topic_len),
-                                   offset)
+        return ps_light_offset_set(c, ps_slice_from(group, group_len),
+                                   ps_slice_from(topic, topic_len), offset)
                    ? 0
                    : ps_offsets_refused(c, e);
     if (code == 0) code = mark_of(c, group, group_len, topic, topic_len, queue_id, &p, &m, e);
@@ -386,8 +382,8 @@ static int64_t load_block(ps_core *c, const ps_offset_block *b, ps_error *e) {
 static void fetch_blocks(ps_core *c, const ps_offset_block *some, int32_t count) {
     for (int entry = 0; entry < 2; entry++)
         for (int32_t i = 0; i < count; i++)
-            ps_light_offset_fetch(c, slice_of(some[i].group, some[i].group_len),
-                                  slice_of(some[i].topic, some[i].topic_len), entry != 0);
+            ps_light_offset_fetch(c, ps_slice_from(some[i].group, some[i].group_len),
+                                  ps_slice_from(some[i].topic, some[i].topic_len), entry != 0);
 }
 
 void ps_core_expect_offsets(ps_core *c, uint32_t count) {
@@ -429,7 +425,8 @@ int64_t ps_core_offset(ps_core *c, const char *group, int32_t group_len, const c
                        int32_t topic_len, int32_t queue_id) {
     PS_CORE_HELD(c);
     if (queue_id == 0 && is_light(topic, topic_len))
-        return ps_light_offset_get(c, slice_of(group, group_len), slice_of(topic, topic_len));
+        return ps_light_offset_get(c, ps_slice_from(group, group_len),
+                                   ps_slice_from(topic, topic_len));
     ps_pair *p =
         ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
     return p != NULL ? ps_pair_offset(p, queue_id) : -1;
@@ -546,8 +543,9 @@ int64_t ps_core_offsets_of(ps_core *c, const char *group, int32_t group_len, con
     }
     if (names_only == 2 || (topic != NULL && !is_light(topic, topic_len))) return size;
     int64_t left = size < room ? room - size : 0;
-    return size + ps_light_offsets_put(c, slice_of(group, group_len), slice_of(topic, topic_len),
-                                       names_only != 0, left > 0 ? out + size : out, left);
+    return size + ps_light_offsets_put(c, ps_slice_from(group, group_len),
+                                       ps_slice_from(topic, topic_len), names_only != 0,
+                                       left > 0 ? out + size : out, left);
 }
 
 /* What is in flight stays counted. */
@@ -573,7 +571,8 @@ void ps_core_forget_offsets(ps_core *c, const char *group, int32_t group_len, co
                             int32_t topic_len) {
     PS_CORE_HELD(c);
     if (topic == NULL || is_light(topic, topic_len))
-        ps_light_offsets_forget(c, slice_of(group, group_len), slice_of(topic, topic_len));
+        ps_light_offsets_forget(c, ps_slice_from(group, group_len),
+                                ps_slice_from(topic, topic_len));
     if (group != NULL && topic != NULL) {
         ps_pair *p = ps_core_find_pair(c, (const uint8_t *)group, group_len,
                                        (const uint8_t *)topic, topic_len);

@@ -10,10 +10,6 @@
 
 #define READERS_FIRST 16
 
-static bool is_same(ps_slice a, ps_slice b) {
-    return a.len == b.len && memcmp(a.data, b.data, (size_t)a.len) == 0;
-}
-
 static ps_slice group_of(const ps_light_reader *r) {
     return (ps_slice){(const uint8_t *)r->rd_names, r->rd_group_len};
 }
@@ -65,7 +61,7 @@ ps_light_reader *ps_light_reader_of(ps_core *c, ps_slice group, ps_slice family,
     uint32_t hash = ps_hash_more(ps_hash_of(group.data, group.len), family.data, family.len);
     ps_light_reader *r = ps_chains_first(&t->ot_by_name, hash);
     while (r != NULL &&
-           !(is_same(group_of(r), group) && is_same(ps_light_reader_family(r), family)))
+           !(ps_slice_same(group_of(r), group) && ps_slice_same(ps_light_reader_family(r), family)))
         r = ps_chains_next(r);
     return r != NULL || !make ? r : make_reader(t, group, family, hash);
 }
@@ -105,7 +101,7 @@ ps_ref ps_light_offset_of(const ps_core *c, const ps_light_reader *r, ps_slice r
     const ps_pool *rows = &c->co_tables.tc_light.ot_rows;
     ps_ref at = ps_pool_first(rows, ps_light_row_hash(r, rest));
     while (at != 0 && (ps_light_offset_at(c, at)->ro_reader != r->rd_number ||
-                       !is_same(name_of(ps_light_offset_at(c, at)), rest)))
+                       !ps_slice_same(name_of(ps_light_offset_at(c, at)), rest)))
         at = ps_pool_next(rows, at);
     return at;
 }
@@ -143,10 +139,10 @@ void ps_light_offset_drop(ps_core *c, ps_ref ref) {
 static bool is_asked(const ps_light_reader *r, const ps_light_offset *row, ps_slice group,
                      ps_slice queue) {
     ps_slice family, rest;
-    if (group.data != NULL && !is_same(group, group_of(r))) return false;
+    if (group.data != NULL && !ps_slice_same(group, group_of(r))) return false;
     if (queue.data == NULL) return true;
     ps_light_split(queue, &family, &rest);
-    return is_same(rest, name_of(row)) && is_same(family, ps_light_reader_family(r));
+    return ps_slice_same(rest, name_of(row)) && ps_slice_same(family, ps_light_reader_family(r));
 }
 
 ps_ref ps_light_offset_next(const ps_core *c, ps_ref at, ps_slice group, ps_slice queue) {

@@ -814,7 +814,7 @@ static void test_a_lag_that_a_row_cannot_say_is_looked_up(void) {
                  now.messages - before.messages);
     }
     CHECK_EQ(1, ps_light_remove(light, queue, 11, 0, &e));
-    ps_lag_end(kit_core, ps_lite_slice(queue, 11));
+    ps_lag_end(kit_core, ps_slice_from(queue, 11));
     ps_core_forget_offsets(kit_core, "h", 1, queue, 11);
     CHECK_EQ(1, ps_lag_get(kit_core, "h", 1, &now));
     CHECK_EQ(before.messages, now.messages);

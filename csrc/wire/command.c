@@ -60,14 +60,10 @@ static const ps_slice LANGUAGES[] = {
 };
 #define LANGUAGE_COUNT ((int32_t)(sizeof LANGUAGES / sizeof *LANGUAGES))
 
-static bool same_text(ps_slice a, ps_slice b) {
-    return a.len == b.len && memcmp(a.data, b.data, (size_t)a.len) == 0;
-}
-
 ps_slice ps_command_field(const ps_command *command, const char *name) {
     ps_slice wanted = {(const uint8_t *)name, (int32_t)strlen(name)};
     for (int32_t i = command->field_count - 1; i >= 0; i--)
-        if (same_text(command->fields[i].name, wanted)) return command->fields[i].value;
+        if (ps_slice_same(command->fields[i].name, wanted)) return command->fields[i].value;
     return (ps_slice){NULL, 0};
 }
 
@@ -75,7 +71,7 @@ ps_slice ps_command_field(const ps_command *command, const char *name) {
 static void fields_drop(ps_command *c, ps_slice name) {
     int32_t kept = 0;
     for (int32_t i = 0; i < c->field_count; i++)
-        if (!same_text(c->fields[i].name, name)) c->fields[kept++] = c->fields[i];
+        if (!ps_slice_same(c->fields[i].name, name)) c->fields[kept++] = c->fields[i];
     c->field_count = kept;
 }
 
@@ -125,7 +121,7 @@ static bool json_language(ps_json *j, int32_t *out) {
     j->at++;
     if (!ps_json_text(j, &name)) return false;
     for (*out = 0; *out < LANGUAGE_COUNT; ++*out)
-        if (same_text(LANGUAGES[*out], name)) return true;
+        if (ps_slice_same(LANGUAGES[*out], name)) return true;
     *out = LANGUAGE_OTHER;
     return true;
 }

@@ -4,6 +4,9 @@
 #ifndef PS_COMMAND_H
 #define PS_COMMAND_H
 
+#include <stdbool.h>
+#include <string.h>
+
 #include "pystore.h"
 
 /* cdef begin */
@@ -58,6 +61,13 @@ int64_t ps_command_decode(const uint8_t *in, int64_t avail, int64_t frame_max, u
 int64_t ps_command_encode(const ps_command *command, int64_t body_len, uint8_t *out, int64_t room,
                           ps_error *error);
 /* cdef end */
+
+static inline ps_slice ps_slice_from(const char *text, int32_t len) {
+    return (ps_slice){(const uint8_t *)text, len};
+}
+static inline bool ps_slice_same(ps_slice a, ps_slice b) {
+    return a.len == b.len && memcmp(a.data, b.data, (size_t)a.len) == 0;
+}
 
 /* The last field of that name, or one whose data is NULL. */
 ps_slice ps_command_field(const ps_command *command, const char *name);
