@@ -59,6 +59,7 @@ from pystore import Store
 from pystore.errors import StoreError
 from pystore.native import ffi, lib, raise_error
 from pystore.settings import RETENTION, Settings
+from pystore.store import hosting, reconcile
 from pystore.store.timers import Timers, TimersProgress, save_timers
 
 if TYPE_CHECKING:
@@ -234,8 +235,9 @@ def _follow_or_lead(o: Options, store: Store) -> None:
         if followed < 0:
             raise_error(error[0], error.code)
         if followed:
-            store.learn_topics()  # which its master had no time to tell of
-            store.set_back_progress()  # its master's may be ahead of the log that came
+            # Its master had no time to tell of some topics, and may be ahead of the log that came.
+            reconcile.learn_topics(store, store.metadata)
+            reconcile.set_back_progress(store, store.metadata)
         return
     lib.ps_follow_begin(handle)  # nothing here may put a record of its own
     if store.metadata.delays_known():  # its master's progress comes a little late
@@ -265,11 +267,11 @@ def _open_store(o: Options) -> Store:
         remove_light_files(o.path, o.settings.file_mode)
     begun = _begin_after_tier(o) if begins_after_tier(o) else {}
     store = pystore.open(o.path, o.conf, **o.given | store_alone())  # type: ignore[arg-type]
-    store.retain(o.settings)  # changed by a request, it stands in no file
+    hosting.retain(store, o.settings)  # changed by a request, it stands in no file
     for topic, queues in begun.items():
         store.metadata.ensure_topic(topic, queues - 1)
     if o.settings["tieredStoreFilePath"]:
-        store.keep_beyond(0)  # retention need not wait for the rest of the start
+        hosting.keep_beyond(store, 0)  # retention need not wait for the rest of the start
     return store
 
 
@@ -369,7 +371,7 @@ def _follow_settings(o: Options, services: Services, names: frozenset[str]) -> N
     if names & WAITS and services.replication is not None and services.replication.master:
         services.replication.master.settings_changed()
     if names & RETENTION:
-        services.store.retain(services.settings.current)
+        hosting.retain(services.store, services.settings.current)
     if "enableLmqQuota" in names:
         services.topics.publish_all()
     if "enablePropertyFilter" in names:

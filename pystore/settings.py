@@ -859,7 +859,7 @@ def without_password(value: Value) -> Value:
 
 
 #: Columns of the table as sets of names. PLACES: folders. RETENTION: what an open store takes over
-#: (Store.retain).
+#: (hosting.retain).
 SECRETS = frozenset(row.name for row in TABLE.values() if row.is_secret)
 NOT_SERVED = frozenset(row.name for row in TABLE.values() if row.because)
 PLACES = frozenset(row.name for row in TABLE.values() if row.unit in ("path", "paths"))

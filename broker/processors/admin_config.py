@@ -19,6 +19,7 @@ from pystore.errors import StoreError
 from pystore.files.javaproperties import parse_java_properties
 from pystore.meta.configfiles import version_to_json
 from pystore.settings import TABLE
+from pystore.store import hosting
 
 __all__ = ["ConfigProcessor"]
 
@@ -111,7 +112,7 @@ class ConfigProcessor:
             for name in found:
                 # Looked up at its turn: a send may have made it meanwhile.
                 if name not in self.s.topics and not is_system_topic(name):
-                    await asyncio.to_thread(self.s.store.delete_queues, name)
+                    await asyncio.to_thread(hosting.delete_queues, self.s.store, name)
             return command.reply()
 
         return run()

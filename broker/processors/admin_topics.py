@@ -21,6 +21,7 @@ from broker.wire.handlers import Handler, Peer
 from broker.wire.mqjson import JsonText
 from pystore.format.names import RETRY_PREFIX
 from pystore.meta.configfiles import DataVersion, TopicConfig, version_to_json
+from pystore.store import hosting
 
 __all__ = ["TopicProcessor", "requested_topic"]
 
@@ -102,7 +103,7 @@ class TopicProcessor:
             await asyncio.to_thread(self.s.store.flush)  # they are gone for good
         for each in names:
             await self.s.offsets.delete(topic=each)
-            await asyncio.to_thread(self.s.store.delete_queues, each)
+            await asyncio.to_thread(hosting.delete_queues, self.s.store, each)
         return await self._registered(command)
 
     # ---- questions ----
@@ -121,7 +122,7 @@ class TopicProcessor:
             command,
             lambda: {
                 **({"deletedTopics": self.s.store.deletions()} if ours else {}),
-                **({"queueEnds": self.s.store.ended_queues()} if begins else {}),
+                **({"queueEnds": hosting.ended_queues(self.s.store)} if begins else {}),
                 "dataVersion": version,
                 "mappingDataVersion": of_mappings,
                 "topicConfigTable": JsonText.table((r.name, self.s.topics.text(r)) for r in rows),

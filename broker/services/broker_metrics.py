@@ -10,6 +10,7 @@ from broker.metrics.page import Page, buckets
 from broker.metrics.table import BY_NAME
 from broker.services.context import Services
 from pystore.errors import StoreError
+from pystore.store import hosting
 
 __all__ = [
     "DISK",
@@ -86,7 +87,7 @@ def _add_metadata(page: Page, s: Services) -> None:
 
 def add_disks(page: Page, s: Services) -> None:
     """Asks the system, which may take its time: in a thread."""
-    mapped, resident = s.store.log_resident()
+    mapped, resident = hosting.log_resident(s.store)
     page.add("pystore_store_page_bytes", mapped, state="mapped")
     page.add("pystore_store_page_bytes", resident, state="resident")
     used_by_device: dict[int, int] = {}

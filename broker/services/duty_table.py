@@ -13,6 +13,7 @@ from broker.services.replication.replication import Replication
 from broker.services.schedule import Schedule
 from broker.services.static_topics.static_topics import StaticTopics
 from broker.services.transaction import Transactions
+from pystore.store import hosting
 
 __all__ = ["duties_of"]
 
@@ -38,7 +39,8 @@ def duties_of(
         *_popping(s, s.pop),
         Duty(
             "retention", None,
-            begin=lambda: s.store.clean_by_itself(True), end=lambda: s.store.clean_by_itself(False),
+            begin=lambda: hosting.clean_by_itself(s.store, True),
+            end=lambda: hosting.clean_by_itself(s.store, False),
         ),
         *_cooling(s),
         *_mapping(s, s.static),

@@ -26,6 +26,7 @@ from pystore import DueDelivery, Store
 from pystore.errors import StoreError
 from pystore.format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from pystore.native import lib
+from pystore.store import hosting
 from pystore.store.timer_files import HANDED_OVER, hand_over
 from pystore.store.timers import TimerRound, Timers, save_timers
 
@@ -87,7 +88,7 @@ class _Level(_Source):
     def deliver(self, most: int, now_ms: int) -> tuple[int, float]:
         s = self.schedule
         try:
-            done = s.store.deliver_due(self.number, self.offset, most=most, now_ms=now_ms)
+            done = hosting.deliver_due(s.store, self.number, self.offset, most=most, now_ms=now_ms)
         except StoreError as failed:
             self._moved(getattr(failed, "delivery", None))
             raise

@@ -45,9 +45,7 @@ class _Scratch(Store):
         self._queues_before = layout.root / "consumequeue"
         super().__init__(into, None, progress=progress, **given)
 
-    def learn_topics(self) -> None: ...
-
-    def _settle_pending(self) -> None: ...
+    def _learn_of_log(self, bare: bool) -> None: ...
 
 
 def make_derived(

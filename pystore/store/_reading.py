@@ -291,14 +291,6 @@ class Base(ClosedByWith):
             facts[n] = bool(facts[n])
         return Info(path=str(self.path), checkpoint=tuple(raw.checkpoint), **facts)
 
-    def log_resident(self) -> tuple[int, int]:
-        """Returns how many bytes of the commit log are mapped, and how many of these are in memory,
-        estimated from a sample. It takes a millisecond. Raises: StoreClosed."""
-        mapped, resident = ffi.new("int64_t *"), ffi.new("int64_t *")
-        if lib.ps_store_log_resident(self.c_handle(), mapped, resident) < 0:
-            raise self._why_closed()
-        return mapped[0], resident[0]
-
     @named_arguments
     def queues(self, topic: str | None = None) -> list[QueueInfo]:
         """Returns every queue of the store, or of a topic, sorted by topic and queue id."""

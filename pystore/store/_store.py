@@ -19,35 +19,31 @@ from typing import Any
 
 from pystore.base.enums import PutStatus
 from pystore.base.store_error import StoreError, make
-from pystore.errors import BadArgument, DiskFull, MessageIllegal, RecordDamaged, TopicIllegal
+from pystore.errors import BadArgument, DiskFull, MessageIllegal, TopicIllegal
 from pystore.files.elsewhere import refuse_kept_elsewhere
 from pystore.files.notes import tombstones_of
-from pystore.format.names import HALF_TOPIC, LIGHT_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+from pystore.format.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pystore.format.properties import checked, encode_properties, joined, pair
 from pystore.metadata import Metadata, system_topics
 from pystore.native import _put, address_of, ffi, lib, utf8
-from pystore.settings import RETENTION, Settings, fill, host_bytes, refuse_unserved
+from pystore.settings import host_bytes, refuse_unserved
 from pystore.store._background import Exporter, FlushQueue
 from pystore.store._batch import PutBatch
 from pystore.store._columns import column_of, int_array
-from pystore.store._offsets import set_back_progress
 from pystore.store._reading import ONLY_OF_STORE, Base, Progress, TopicHandle
 from pystore.store._report import Action, ReportItem
 from pystore.store._results import (
     STATUS,
     CleanReport,
-    DueDelivery,
     PutManyResult,
     PutResult,
-    QueueInfo,
 )
 from pystore.store.arguments import STUMBLES, named_arguments, refuse_wrong_types
+from pystore.store.reconcile import learn_topics, set_back_progress
 from pystore.store.timers import ASKING
 
 __all__ = ["Store"]
 
-#: Topics that one line of the log names.
-_NAMES = 10
 _BATCH_ITEM_MIN = 22  # bytes of an item without body and properties
 
 
@@ -86,10 +82,8 @@ class Store(Base):
             bare = not len(self.metadata.topics)
             self.metadata.ensure_system_topics(self.settings)
             self._note_config()
-            self.learn_topics()
-            if bare:
-                self._settle_pending()
-            self.set_back_progress()
+            self._learn_of_log(bare)
+            set_back_progress(self, self.metadata)
         except BaseException:
             self.metadata.close()
             super().close()
@@ -97,14 +91,14 @@ class Store(Base):
         self._topic_lock = threading.Lock()
         self._flush_queue = FlushQueue(self)
         self._disk_full = False
-        self._exporter = Exporter(self.metadata, self.watch_disk)
+        self._exporter = Exporter(self.metadata, self._watch_disk)
 
     def _check_settings(self) -> None:
         refuse_unserved(self.settings)
         if self.settings["paranoidRecovery"] and self.mended is None:
             raise BadArgument("paranoidRecovery is for pystore.open, which checks the log first")
 
-    def watch_disk(self) -> None:
+    def _watch_disk(self) -> None:
         """Logs when the disk becomes full and when it has room again. Raises: StoreClosed.
 
         Called by itself every five seconds and when a message is refused. It never waits, since
@@ -131,7 +125,7 @@ class Store(Base):
         when that is why."""
         self.c_handle()
         if isinstance(error, DiskFull):
-            self.watch_disk()
+            self._watch_disk()
 
     # ---- putting ----
 
@@ -185,43 +179,12 @@ class Store(Base):
     def _queues_of(self, entry: TopicHandle) -> int:
         return entry.queues or int(self.settings["defaultTopicQueueNums"])
 
-    def learn_topics(self) -> None:
-        """Makes rows for topics that the log has and the metadata lacks, as a crash may leave them,
-        or a master that is gone; one whose messages are of lite topics is of type LITE. Java's
-        folders of lite topics are no topics' own. Raises: StoreError."""
-        lacking = []
-        for q in self.queues():
-            if q.topic.startswith(f"{LIGHT_PREFIX}$"):
-                continue
-            config = self.metadata.topics.get(q.topic)
-            if config is None or config.write_queue_nums <= q.queue:
-                lacking.append(q)
-        if not lacking:
-            return
-        known = self.metadata.topics
-        lites = {q.topic for q in lacking if q.topic not in known and self._is_lite(q)}
-        with self.metadata.batch():
-            for q in lacking:
-                # Damage in a record can name a topic that no configuration may have.
-                with contextlib.suppress(BadArgument):
-                    row = self.metadata.ensure_topic(q.topic, q.queue)
-                    if q.topic in lites:
-                        known.put(replace(row, attributes={"message.type": "LITE"}))
-        names = sorted({q.topic for q in lacking})
-        _log.warning(
-            "%s: %d topic(s) with queues had no row for them; one was made: %s%s",
-            self.path, len(names), ", ".join(names[:_NAMES]), ", ..." * (len(names) > _NAMES),
-        )  # fmt: skip
-
-    def _is_lite(self, q: QueueInfo) -> bool:
-        """Says whether the last message of a queue is one of a lite topic. Raises: StoreError."""
-        if q.max_offset <= q.min_offset:
-            return False
-        named = f"{LIGHT_PREFIX}${q.topic}$"
-        with contextlib.suppress(RecordDamaged):
-            for message in self.read(q.topic, q.queue, q.max_offset - 1, max_messages=1):
-                return message.properties.get("INNER_MULTI_DISPATCH", "").startswith(named)
-        return False
+    def _learn_of_log(self, bare: bool) -> None:
+        """Makes rows for topics that the log has and the metadata lacks. bare: it had no topic
+        at all. Raises: StoreError."""
+        learn_topics(self, self.metadata)
+        if bare:
+            self._settle_pending()
 
     def _settle_pending(self) -> None:
         """Makes, at an open without any metadata, topics that nothing names but messages which wait
@@ -257,21 +220,6 @@ class Store(Base):
                              self.path, file)  # fmt: skip
                 found.append(ReportItem(Action.SKIPPED, 0, 0, -1, file, "missing: it begins empty"))
         self.report = replace(self.report, items=(*self.report.items, *found))
-
-    def set_back_progress(self) -> None:
-        """Sets consumer offsets and progress of delay levels beyond the ends of their queues back
-        (pystore/store/_offsets.py): at the open, and when a store that followed another one leads.
-        Raises: DiskFull, StoreIOError."""
-        found = set_back_progress(
-            self.metadata, self.queues(), self._light_end, self.lights.suspects
-        )
-        self.report = replace(self.report, items=(*self.report.items, *found))
-
-    def _light_end(self, topic: str) -> int | None:
-        """Returns the next offset of a light queue; None: the name is not a light queue's."""
-        if not topic.startswith(LIGHT_PREFIX):
-            return None
-        return (self.lights.range(topic) or (0, 0))[1] if self.lights.is_on else 1 << 62
 
     def put(
         self,
@@ -404,12 +352,6 @@ class Store(Base):
             out.status, out.size, out.queue_id, out.queue_offset, out.physical_offset,
             out.store_timestamp, ffi.buffer(out.store_host)[: out.store_host_len],
         )  # fmt: skip
-
-    def learn_queue(self, topic: str, queue: int) -> None:
-        """Tells the metadata of a queue to which a message was put through C. Raises:
-        StoreError."""
-        if queue >= self._topic(topic).queues:
-            self._settle(topic, queue)
 
     def _check_level(self, level: int) -> None:
         """Checks a delay level. Raises: BadArgument for a level that messageDelayLevel does not
@@ -586,26 +528,6 @@ class Store(Base):
 
     # ---- delays ----
 
-    def deliver_due(
-        self, level: int, offset: int, *, most: int = 512, now_ms: int = 0
-    ) -> DueDelivery:
-        """Puts messages of a delay level to their topics, from queue offset `offset` of it on, as
-        far as they are due. most: messages of this call. now_ms: 0 for the clock.
-
-        Raises: DiskFull and whatever else ``put`` raises; what was delivered before it stays so,
-        and ``offset`` of the exception's ``delivery`` says where to go on.
-        """
-        error, raw = ffi.new("ps_error *"), ffi.new("ps_due *")
-        rc = lib.ps_deliver_due(self.c_handle(), level, offset, now_ms, most, raw, error)
-        done = DueDelivery(raw.next_offset, raw.next_ms, raw.delivered, raw.skipped, raw.end)
-        if rc < 0:
-            try:
-                self._fail(error)
-            except StoreError as failed:
-                failed.delivery = done  # type: ignore[attr-defined]
-                raise
-        return done
-
     # ---- durability ----
 
     async def put_async(self, topic: str, body: bytes | str, **options: Any) -> PutResult:
@@ -663,14 +585,14 @@ class Store(Base):
             raise BadArgument(f"{topic} is a system topic and cannot be deleted")
         if topic not in self.metadata.topics and not self.queues(topic):
             raise self._missing(topic)
-        self.delete_queues(topic)
+        self._delete_queues(topic)
         with self._topic_lock, self.metadata.batch():
             self.metadata.topics.delete(topic)
             self.metadata.offsets.delete(topic=topic)
         self._exporter.changed()
 
-    def delete_queues(self, topic: str) -> None:
-        """Deletes the queues alone, for a broker, which keeps topics and offsets by itself."""
+    def _delete_queues(self, topic: str) -> None:
+        """Deletes the queues alone."""
         error = ffi.new("ps_error *")
         try:  # made when it never had a message: some that wait may be meant for it
             handle = self._made(topic)
@@ -691,43 +613,6 @@ class Store(Base):
         except FileNotFoundError:
             return {}
 
-    def follow_deletions(self, deleted: Mapping[str, int]) -> bool:
-        """Deletes queues as the master did whose log this store follows: units of records below go,
-        and those after it count from 0. deleted: as `deletions` returns them there. Returns whether
-        the log has come so far for all of them; ask again if not. Raises: BadArgument, DiskFull,
-        StoreClosed."""
-        known, error, whole = self.deletions(), ffi.new("ps_error *"), True
-        for topic, below in deleted.items():
-            if known.get(topic, 0) >= below:
-                continue
-            handle = self._made(topic)
-            code = lib.ps_topic_follow_deletion(self.c_handle(), handle, below, error)
-            if code < 0:
-                self._fail(error)
-            whole = whole and code > 0
-        return whole
-
-    def ended_queues(self) -> dict[str, dict[int, int]]:
-        """Returns, by topic and queue, the ends of queues all of whose messages retention has
-        deleted. Raises: StoreClosed."""
-        found: dict[str, dict[int, int]] = {}
-        for q in self.queues():
-            if q.min_offset == q.max_offset > 0:
-                found.setdefault(q.topic, {})[q.queue] = q.max_offset
-        return found
-
-    def begin_queues(self, ends: Mapping[str, Mapping[int, int]]) -> None:
-        """Has queues of a store that follows go on at these offsets, by topic and queue, and brings
-        that to the disk. All that the master's queues had lies before its log. Raises: BadArgument
-        where the log has begun, DiskFull, StoreIOError, StoreClosed."""
-        error = ffi.new("ps_error *")
-        for topic, queues in ends.items():
-            handle = self._made(topic)
-            for queue, offset in queues.items():
-                if lib.ps_follow_queue(self.c_handle(), handle, queue, offset, error) < 0:
-                    self._fail(error)
-        self.flush()
-
     # ---- retention, closing ----
 
     def clean(
@@ -744,33 +629,6 @@ class Store(Base):
             raw.log_files, raw.queue_files, raw.index_files, raw.bytes, raw.log_min,
             raw.disk_percent, bool(raw.disk_full), reasons[raw.why],
         )  # fmt: skip
-
-    def clean_by_itself(self, on: bool) -> None:
-        """Sets whether segments that expire are deleted by themselves, as they are from the start
-        on. If not, they stay until clean() or until it is on again."""
-        lib.ps_store_clean_by_itself(self.c_handle(), on)
-
-    def keep_beyond(self, end: int | None, *, lets_go: bool = False) -> None:
-        """Lets retention delete only segments that end at or before byte `end` of the log, for a
-        broker that writes messages out elsewhere (docs/cold.md); None: any. lets_go: those after
-        it, too, where the disk is fuller than diskSpaceCleanForciblyRatio."""
-        lib.ps_store_out_to(self.c_handle(), (1 << 63) - 1 if end is None else end, lets_go)
-
-    def is_settled(self, end: int) -> bool:
-        """Says whether the log below byte `end` is on this disk and, where slaves are waited for,
-        with enough of them: no change of master takes it back."""
-        return bool(lib.ps_settled(self.c_handle(), end))
-
-    def retain(self, settings: Settings) -> None:
-        """Follows the retention of these settings from the next round on: RETENTION of
-        pystore.settings names those it takes; the others stay."""
-        rules, keep = fill(ffi, settings, os.fspath(self.path))
-        error = ffi.new("ps_error *")
-        if lib.ps_store_retain(self.c_handle(), rules, error) < 0:
-            self._fail(error)
-        del keep
-        taken = {name: settings[name] for name in RETENTION}
-        self.settings = self.settings.replaced(**taken)
 
     def close(self) -> None:
         """Flushes everything, writes the metadata out and ends. A second call does nothing.

@@ -24,6 +24,7 @@ from pystore.cold.tier import new_tier
 from pystore.cold.upkeep import remove
 from pystore.errors import BadArgument
 from pystore.native import ffi, lib
+from pystore.store import hosting
 
 #: Of the queue that got its last message before the log begins.
 QUIET = 30
@@ -139,7 +140,7 @@ def test_queues_that_ended_before_the_log_are_there_after_a_restart_and_go_on(
         with pystore.open(tmp_path / "s", **SMALL_STORE) as slave:
             if turn < 2:
                 lib.ps_follow_begin(slave.c_handle())
-                slave.begin_queues({"quiet": {queue: end + turn - 1 or 1
+                hosting.begin_queues(slave, {"quiet": {queue: end + turn - 1 or 1
                                               for queue, end in ENDS.items()}})  # fmt: skip
                 if turn:
                     error = ffi.new("ps_error *")
@@ -147,7 +148,7 @@ def test_queues_that_ended_before_the_log_are_there_after_a_restart_and_go_on(
                         slave.c_handle(), at, record, len(record), error
                     ) == 0  # fmt: skip
                     with pytest.raises(BadArgument, match="has begun"):
-                        slave.begin_queues({"quiet": {0: 9}})
+                        hosting.begin_queues(slave, {"quiet": {0: 9}})
             if turn:
                 assert {queue: slave.range("quiet", queue) for queue in ENDS} == spans
             if turn == 2:

@@ -20,6 +20,7 @@ from broker.hot.core import Core
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.services.schedule import Schedule
+from pystore.store import hosting
 
 TOPIC = "SCHEDULE_TOPIC_XXXX"
 HOUR_MS = 3_600_000
@@ -240,18 +241,18 @@ async def test_a_put_that_fails_is_tried_again(store_path):
         assert s.bodies() == [b"%02d" % i * 10_000 for i in range(40)]
 
 
-async def test_what_waits_costs_nothing(store_path):
+async def test_what_waits_costs_nothing(store_path, monkeypatch):
     async with on_schedule(store_path) as s:
         for _ in range(10_000):
             put(s, b"x", 3)
-        calls, deliver = 0, s.store.deliver_due
+        calls, deliver = 0, hosting.deliver_due
 
         def counted(*args, **options):
             nonlocal calls
             calls += 1
             return deliver(*args, **options)
 
-        s.store.deliver_due = counted
+        monkeypatch.setattr(hosting, "deliver_due", counted)
         await settled_async(lambda: calls, turns=200)
         before, used, begun = calls, time.thread_time(), time.monotonic()
         await asyncio.sleep(1)

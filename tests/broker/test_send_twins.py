@@ -26,6 +26,7 @@ from broker.wire import codec
 from broker.wire.command import Refused
 from pystore import TopicConfig
 from pystore.meta.pending import Decision
+from pystore.store import hosting
 
 CASES = int(os.environ.get("PS_TWINS", "500"))
 SETTINGS = {
@@ -88,7 +89,7 @@ class Side:
 
     def deliver(self, level):
         """Has messages of a level delivered; what came of it, but for the time."""
-        done = self.s.store.deliver_due(level, self.due[level], most=16, now_ms=1 << 50)
+        done = hosting.deliver_due(self.s.store, level, self.due[level], most=16, now_ms=1 << 50)
         self.due[level] = done.offset
         return done._replace(next_ms=0)
 

@@ -18,6 +18,7 @@ from broker.services.statistics import Statistics
 from broker.wire.command import Refused
 from broker.wire.mqjson import MessageQueue
 from pystore import BadArgument, SubscriptionGroup, TopicConfig, settings
+from pystore.store import hosting
 
 
 @pytest.fixture
@@ -622,7 +623,7 @@ def test_retention_follows_a_change_at_once(s):
     s.store.flush()
     old = s.store.clean(dry_run=True, now_ms=2_000_000_000_000)
     s.settings.update({"fileReservedTime": str(1 << 30)})
-    s.store.retain(s.settings.current)
+    hosting.retain(s.store, s.settings.current)
     assert old.log_files > 0
     assert s.store.clean(dry_run=True, now_ms=2_000_000_000_000).log_files == 0
     assert s.store.settings["fileReservedTime"] == 1 << 30

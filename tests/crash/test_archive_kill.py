@@ -15,6 +15,7 @@ import pystore
 from pystore.cold.push import push
 from pystore.cold.tier import Tier, new_tier
 from pystore.cold.upkeep import remove
+from pystore.store import hosting
 
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
@@ -88,7 +89,7 @@ def test_an_archive_of_a_tier_that_is_killed_is_whole_after_the_next_run(tmp_pat
         steps = kill_at_each_step(tmp_path, empty, before)
         assert run(tmp_path, empty, 0) == 0
         remove(tier_at(tmp_path), "odd")
-        store.delete_queues("odd")
+        hosting.delete_queues(store, "odd")
         for number in range(30):
             store.put("orders", b"%d" % number * 40, queue=number % 2)
             store.put("odd", b"made again %d" % number)

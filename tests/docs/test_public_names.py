@@ -13,6 +13,7 @@ import pytest
 
 import broker
 import broker.client
+import pystore
 from broker import (
     AsyncConsumer,
     AsyncLiteConsumer,
@@ -53,12 +54,13 @@ def test_its_example_runs(name, namesrv, tmp_path, monkeypatch):
     assert result.failed == 0, "".join(said)
 
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "client.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def named_on_the_page() -> dict[str, set[str]]:
-    """What the section "Methods" names, by class: `` - `Class`, `Class`: `name`, `name` ``."""
-    section = PAGE.read_text(encoding="utf-8").partition("\n## Methods\n")[2].partition("\n## ")[0]
+def named_on(page: str) -> dict[str, set[str]]:
+    """What the section "Methods" of a page names: `` - `Class`, `Class`: `name`, `name` ``."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    section = text.partition("\n## Methods\n")[2].partition("\n## ")[0]
     found: dict[str, set[str]] = defaultdict(set)
     for item in re.split(r"\n- ", section)[1:]:
         classes, _, names = item.partition(":")
@@ -76,7 +78,7 @@ def _check(message: ReceivedMessage) -> LocalState:
     return LocalState.UNKNOWN
 
 
-def test_the_page_names_what_the_classes_show() -> None:
+def test_the_page_names_what_the_clients_show() -> None:
     names = "127.0.0.1:1"
     clients = [
         Producer("p", names), AsyncProducer("p", names), Consumer("g", "t", names),
@@ -85,10 +87,16 @@ def test_the_page_names_what_the_classes_show() -> None:
         AsyncLiteConsumer("g", "t", names),
     ]  # fmt: skip
     half = Transaction(Message("t", b"x"), None)  # type: ignore[arg-type]
-    page = named_on_the_page()
+    page = named_on("client.md")
     for of_all, kind in (("Producer", "Transaction"), ("AsyncProducer", "AsyncTransaction")):
         page[f"{kind}Producer"] |= page[of_all]
     assert {type(each).__name__: shown(each) for each in (*clients, half)} | {
         "ReceivedMessage": shown(ReceivedMessage),
         "OffsetOption": shown(OffsetOption),
     } == page
+
+
+def test_the_page_names_what_a_store_shows(tmp_path: Path) -> None:
+    with pystore.open(tmp_path / "s") as store, pystore.Reader(tmp_path / "s") as reader:
+        found = {type(each).__name__: shown(each) for each in (store, reader, store.metadata)}
+    assert found == named_on("reference.md")

@@ -20,6 +20,7 @@ import pystore
 from broker import Broker, Consumer, Message, Producer, Sql
 from pystore.audit import verify
 from pystore.settings import load
+from pystore.store import hosting
 
 SETTINGS = {
     "enableConsumeQueueExt": "true",
@@ -150,9 +151,12 @@ def test_delayed_messages_come_at_their_time(ext: Path, level: int):
         waiting = store.read(DELAYED, level - 1, 0, max_messages=100)
         stored = [message.store_timestamp for message in waiting]
         assert len(stored) == EACH
-        before = store.deliver_due(level, 0, now_ms=stored[0] + LEVELS[level] - 1)
+        before = hosting.deliver_due(store, level, 0, now_ms=stored[0] + LEVELS[level] - 1)
         assert (before.delivered, before.next_ms) == (0, stored[0] + LEVELS[level])
-        assert store.deliver_due(level, 0, now_ms=stored[-1] + LEVELS[level]).delivered == EACH
+        assert (
+            hosting.deliver_due(store, level, 0, now_ms=stored[-1] + LEVELS[level]).delivered
+            == EACH
+        )
         come = {bytes(m.body) for q in store.queues("later")
                 for m in store.read("later", q.queue, 0, max_messages=100, tags="t")}  # fmt: skip
         assert come == {f"{level} {i}".encode() for i in range(EACH)}

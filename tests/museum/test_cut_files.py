@@ -111,6 +111,7 @@ DUE = """
 import os, sys, time
 from pathlib import Path
 import pystore
+from pystore.store import hosting
 
 root, pattern = Path(sys.argv[1]), sys.argv[2]
 store = pystore.open(root, mappedFileSizeCommitLog=1 << 20, messageDelayLevel="1s")
@@ -120,7 +121,7 @@ store.flush()
 for file in root.glob(pattern):
     os.truncate(file, 0)
 try:
-    print(store.deliver_due(1, 0, now_ms=int(time.time() * 1000) + 60_000))
+    print(hosting.deliver_due(store, 1, 0, now_ms=int(time.time() * 1000) + 60_000))
 except pystore.FileSizeMismatch as error:
     print("named" if pattern[:4] in str(error) else error)
 os._exit(0)

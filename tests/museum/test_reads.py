@@ -9,6 +9,7 @@ import pyarrow
 import pytest
 
 import pystore
+from pystore.store import hosting
 from tests.museum import damage
 
 COUNT = 1000
@@ -163,7 +164,7 @@ def test_a_unit_of_another_size_costs_no_delayed_message(store_path, small, size
     (file,) = damage.queue_files(store_path, "SCHEDULE_TOPIC_XXXX")
     damage.write(file, 20 + 8, size.to_bytes(4, "big", signed=True))
     with pystore.open(store_path, **small) as store:
-        due = store.deliver_due(1, 0, now_ms=int(time.time() * 1000) + 3_600_000)
+        due = hosting.deliver_due(store, 1, 0, now_ms=int(time.time() * 1000) + 3_600_000)
         assert (due.delivered, due.skipped) == (4, 0)
         assert bodies(store) == ([b"d%d" % i for i in range(4)], 0)
 

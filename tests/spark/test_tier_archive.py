@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import pystore
+from pystore.store import hosting
 
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
@@ -137,7 +138,7 @@ def test_a_topic_that_was_made_again_is_archived_from_its_beginning(
     archive()
     before = archived(tmp_path)
     remove(source.tier, "b")
-    source.store.delete_queues("b")
+    hosting.delete_queues(source.store, "b")
     source.put("b", *(b"again %d" % n for n in range(count)))
     source.push()
     assert archive()["new_messages"] == count

@@ -20,6 +20,7 @@ from waiting import BOUND_S
 import pystore
 from pystore import RecoveryMode
 from pystore.errors import MessageIllegal
+from pystore.store import hosting
 
 HOUR_S = 3600
 
@@ -738,10 +739,10 @@ def test_missing_config_of_a_store_with_messages_is_named(store_path, small, cap
 
 def test_first_message_of_a_delay_level_is_delivered_however_far_its_progress_is(store_path, small):
     with pystore.open(store_path, **small) as store:
-        due = store.deliver_due(1, 7, now_ms=1)
+        due = hosting.deliver_due(store, 1, 7, now_ms=1)
         assert due.offset == 0
         store.put("T", b"late", queue=0, delay_level=1)
-        done = store.deliver_due(1, due.offset, now_ms=1 << 50)
+        done = hosting.deliver_due(store, 1, due.offset, now_ms=1 << 50)
         assert (done.delivered, store.range("T", 0)) == (1, (0, 1))
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from broker.services.cold.handle import TierHandle
 from pystore import QueueInfo, Store
 from pystore.cold.places import is_kept
+from pystore.store import hosting
 
 __all__ = ["Behind", "BehindQueue", "Lack"]
 
@@ -58,7 +59,7 @@ class _QueueEnds:
 
 
 class Behind:
-    """Knows only what is settled (Store.is_settled). It belongs to one thread; others may ask for
+    """Knows only what is settled (hosting.is_settled). It belongs to one thread; others may ask for
     out_to."""
 
     def __init__(self, store: Store, handle: TierHandle, cluster: str, broker: str) -> None:
@@ -76,7 +77,7 @@ class Behind:
         if self._next is None:
             below, queues = self._store.info().dispatched, self._store.queues()
             self._next = _QueueEnds(queues, below, self._store.info().log_max)
-        if self._store.is_settled(self._next.end):
+        if hosting.is_settled(self._store, self._next.end):
             settled, self._next = self._next, None
             self.queues = self._compared(settled)
             self._settled = settled  # last: a border ahead of the queues would lose messages

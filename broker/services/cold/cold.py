@@ -23,6 +23,7 @@ from broker.services.config import Config
 from broker.services.topics import Topics
 from pystore import Store
 from pystore.errors import StoreClosed, StoreError
+from pystore.store import hosting
 
 __all__ = ["Cold"]
 
@@ -194,4 +195,4 @@ class Cold:
                 log_min - self._told,
             )
         self._told, self.lack = max(border, log_min, self._told), self.behind.lack()
-        self._store.keep_beyond(border, lets_go=lets_go)
+        hosting.keep_beyond(self._store, border, lets_go=lets_go)

@@ -32,6 +32,7 @@ from broker.wire.receipts import NORMAL, RETRY_V1, is_retry_of, retry_topic
 from pystore import Store
 from pystore.errors import StoreError
 from pystore.filter.sql92 import WORK_MAX
+from pystore.store import hosting
 from pystore.store.timers import Timers
 
 __all__ = ["Pop"]
@@ -204,7 +205,7 @@ class Pop:
         config = self._config
         count, bounded = config["reviveQueueNum"], config["enablePopMessageThreshold"]
         ratio = self._store.settings["accessMessageInMemoryMaxRatio"]
-        self._store.learn_queue(self.log.topic, count - 1)
+        hosting.learn_queue(self._store, self.log.topic, count - 1)
         self.points.serve_pops(
             CorePopRules(
                 on=self.is_on and bool(config["brokerPermission"] & READ),

@@ -14,6 +14,7 @@ from broker.wire.jsonbody import INT, LONG, TEXT, JsonMember, Shape, listed, req
 from pystore import Message, Store
 from pystore.errors import StoreError
 from pystore.format.names import REVIVE_PREFIX
+from pystore.store import hosting
 from pystore.store.timers import Timers
 
 __all__ = ["AckRecord", "CheckPointScan", "ReviveLog", "read_record", "revive_topic"]
@@ -161,7 +162,7 @@ class ReviveLog:
         record in the log, or 0 when there is one with its key. Raises: what putting raises; it is
         not open then."""
         end = self._points.open(ck)
-        self._store.learn_queue(self.topic, ck.revive_queue)
+        hosting.learn_queue(self._store, self.topic, ck.revive_queue)
         return end
 
     # ---- reading ----

@@ -33,6 +33,7 @@ from pystore.errors import NotFound, StoreError
 from pystore.files.javaproperties import parse_java_properties
 from pystore.format.records import check_record
 from pystore.native import ffi, lib, raise_error
+from pystore.store import hosting
 
 __all__ = ["Diverged", "HaSlave", "MasterKnown", "Overtaken"]
 
@@ -361,7 +362,7 @@ class HaSlave:
         """Begins an empty log where the master's does. ends: of queues that lie before it all.
         record: what it begins with, or nothing. Raises: StoreError."""
         if ends:
-            await _ended(asyncio.to_thread(self._store.begin_queues, ends))
+            await _ended(asyncio.to_thread(hosting.begin_queues, self._store, ends))
         error = ffi.new("ps_error *")
         if lib.ps_follow_append(self._store.c_handle(), at, record, len(record), error) < 0:
             raise_error(error[0], error.code)

@@ -33,6 +33,7 @@ from pystore.errors import StoreError
 from pystore.files import FILE_MAX_BYTES
 from pystore.format.names import RETRY_PREFIX, SCHEDULE_TOPIC
 from pystore.meta.configfiles import version_from_json
+from pystore.store import hosting
 
 __all__ = ["Ask", "OffsetChange", "Synchronizer", "subscribed"]
 
@@ -260,7 +261,9 @@ class Synchronizer:
         """Deletes queues as the master did; one of Java's does not tell. Returns whether all that
         is done. Raises: ValueError, StoreError, OSError."""
         deleted = {name: _number(at) for name, at in _member(body, "deletedTopics").items()}
-        return not deleted or await asyncio.to_thread(self._store.follow_deletions, deleted)
+        if not deleted:
+            return True
+        return await asyncio.to_thread(hosting.follow_deletions, self._store, deleted)
 
     async def _take_topics(self, body: Mapping[str, Any]) -> None:
         """Replaces our topics by the master's."""

@@ -1,4 +1,5 @@
-"""Progress that stands beyond what is there is set back: at an open, and when a broker leads.
+"""The metadata is made to agree with the log, at an open and when a broker leads: topics that the
+log alone has get rows, progress that stands beyond what is there is set back.
 
 The log may have lost its end, be another one, or be gone, and the progress still be there: LMDB
 syncs what a power failure took from the log, configuration files are copied without it, a master's
@@ -13,20 +14,27 @@ it is not believed, and the log is read.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from pystore.format.names import SCHEDULE_TOPIC
+from pystore.errors import BadArgument, RecordDamaged
+from pystore.format.names import LIGHT_PREFIX, SCHEDULE_TOPIC
 from pystore.metadata import Metadata
+from pystore.store._reading import Base
 from pystore.store._report import Action, ReportItem
 from pystore.store._results import QueueInfo
 
-__all__ = ["set_back_progress"]
+__all__ = ["learn_topics", "set_back", "set_back_progress"]
 
 #: Queues of a group and topic that one line of the log names.
 _A_LINE = 64
+
+#: Topics that one line of the log names.
+_NAMES = 10
 
 _log = logging.getLogger("pystore")
 
@@ -45,7 +53,7 @@ class _Ends(dict[tuple[str, int], int]):
         return default if found is None else found
 
 
-def set_back_progress(
+def set_back(
     metadata: Metadata,
     queues: Iterable[QueueInfo],
     light_end: Callable[[str], int | None] = lambda topic: None,
@@ -98,3 +106,57 @@ def set_back_progress(
 def _item(allowed: int, was: int, what: str, why: str) -> ReportItem:
     end = max(allowed, 0)
     return ReportItem(Action.CLAMPED, end, was, was - end, what, why)
+
+
+def learn_topics(store: Base, metadata: Metadata) -> None:
+    """Makes rows for topics that the log has and the metadata lacks, as a crash may leave them,
+    or a master that is gone; one whose messages are of lite topics is of type LITE. Java's
+    folders of lite topics are no topics' own. Raises: StoreError."""
+    lacking = []
+    for q in store.queues():
+        if q.topic.startswith(f"{LIGHT_PREFIX}$"):
+            continue
+        config = metadata.topics.get(q.topic)
+        if config is None or config.write_queue_nums <= q.queue:
+            lacking.append(q)
+    if not lacking:
+        return
+    known = metadata.topics
+    lites = {q.topic for q in lacking if q.topic not in known and _is_lite(store, q)}
+    with metadata.batch():
+        for q in lacking:
+            # Damage in a record can name a topic that no configuration may have.
+            with contextlib.suppress(BadArgument):
+                row = metadata.ensure_topic(q.topic, q.queue)
+                if q.topic in lites:
+                    known.put(replace(row, attributes={"message.type": "LITE"}))
+    names = sorted({q.topic for q in lacking})
+    _log.warning(
+        "%s: %d topic(s) with queues had no row for them; one was made: %s%s",
+        store.path, len(names), ", ".join(names[:_NAMES]), ", ..." * (len(names) > _NAMES),
+    )  # fmt: skip
+
+
+def _is_lite(store: Base, q: QueueInfo) -> bool:
+    """Says whether the last message of a queue is one of a lite topic. Raises: StoreError."""
+    if q.max_offset <= q.min_offset:
+        return False
+    named = f"{LIGHT_PREFIX}${q.topic}$"
+    with contextlib.suppress(RecordDamaged):
+        for message in store.read(q.topic, q.queue, q.max_offset - 1, max_messages=1):
+            return message.properties.get("INNER_MULTI_DISPATCH", "").startswith(named)
+    return False
+
+
+def set_back_progress(store: Base, metadata: Metadata) -> None:
+    """Sets consumer offsets and progress of delay levels beyond the ends of their queues back,
+    at the open, and when a store that followed another one leads.
+    Raises: DiskFull, StoreIOError."""
+
+    def light_end(topic: str) -> int | None:
+        if not topic.startswith(LIGHT_PREFIX):
+            return None
+        return (store.lights.range(topic) or (0, 0))[1] if store.lights.is_on else 1 << 62
+
+    found = set_back(metadata, store.queues(), light_end, store.lights.suspects)
+    store.report = replace(store.report, items=(*store.report.items, *found))
