@@ -16,6 +16,7 @@
 #include "tables/access.h"
 
 #define UNREAD_MIN 4096 /* bytes that a peer has not read, from which on they are counted */
+#define OTHERS_MS 100   /* for other threads to look at what they hold */
 #define FREE 16         /* once the budget is exceeded, so much of it becomes free */
 #define GATHER 256 /* parts of one write */
 #define SLOTS_FIRST 64
@@ -328,19 +329,20 @@ void ps_link_begin_close(ps_link *link) {
 
 /* ---- reading ---- */
 
-static ps_link *largest_of(ps_net *net) {
+/* known: set to whether it was let in. */
+static ps_link *largest_of(ps_net *net, bool *known) {
     ps_link *largest = NULL;
     int64_t most = 0;
-    bool known = false;
+    *known = false;
     for (int32_t i = 0; i < net->nt_slots; i++) {
         ps_link *l = net->nt_links[i];
         int64_t weight = l == NULL || l->lk_fd < 0 ? 0 : l->lk_weight + l->lk_asked;
         if (weight == 0) continue;
         bool is_known = l->lk_known || (l->lk_conn != NULL && ps_conn_known(l->lk_conn));
-        if (largest == NULL || (known && !is_known) || (known == is_known && weight > most)) {
+        if (largest == NULL || (*known && !is_known) || (*known == is_known && weight > most)) {
             largest = l;
             most = weight;
-            known = is_known;
+            *known = is_known;
         }
     }
     return largest;
@@ -355,19 +357,32 @@ static void have_others_weigh(ps_net *net) {
             ps_net_ask_for(first->nt_all[i], &(ps_net_ask){.kind = PS_ASK_WEIGH});
 }
 
+/* Strangers may be links of other threads, which have not looked yet: those who were let in end
+ * when the budget has been exceeded for a while. */
+static bool others_have_looked(ps_net *net) {
+    if (net->nt_conf.budget->sharers == 1) return true;
+    int64_t now = ps_monotonic_ms();
+    if (net->nt_over_ms == 0) net->nt_over_ms = now;
+    return now - net->nt_over_ms >= OTHERS_MS;
+}
+
 /* Over the limit those end first whom nobody knows, the largest of them first; a thread ends its
  * own, until it holds less than its share. Those of other ports find out in their next sweep. */
 void ps_link_keep_budget(ps_net *net) {
     ps_net_budget *b = net->nt_conf.budget;
     int64_t limit = b->max, share = limit / b->sharers;
-    if (b->held <= limit) return;
     /* Python may have taken frames meanwhile. */
-    for (int32_t i = 0; i < net->nt_slots; i++)
+    for (int32_t i = 0; b->held > limit && i < net->nt_slots; i++)
         if (net->nt_links[i] != NULL) weigh_link(net->nt_links[i]);
-    if (b->held <= limit) return;
+    if (b->held <= limit) {
+        net->nt_over_ms = 0;
+        return;
+    }
     while (b->held > limit - limit / FREE) {
-        ps_link *largest = net->nt_unfinished >= share - share / FREE ? largest_of(net) : NULL;
-        if (largest == NULL) {
+        bool known = false;
+        ps_link *largest =
+            net->nt_unfinished >= share - share / FREE ? largest_of(net, &known) : NULL;
+        if (largest == NULL || (known && !others_have_looked(net))) {
             if (b->held > limit) have_others_weigh(net);
             return;
         }

@@ -137,6 +137,7 @@ struct ps_net {
     bool nt_resting; /* nothing is accepted: there is no descriptor left */
     int64_t nt_look_ms; /* when to look at held pulls next; -1: when told */
     int64_t nt_swept_ms;
+    int64_t nt_over_ms; /* since when the budget is exceeded by others, it may be; 0: it is not */
     _Atomic int64_t nt_unfinished; /* of its own links */
     pthread_mutex_t nt_lock;  /* of the three queues */
     ps_queue_of nt_asks;      /* ps_net_ask, from Python and from other threads */

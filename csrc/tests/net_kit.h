@@ -26,6 +26,7 @@ static atomic_int net_opened, net_closed, net_over_opened, net_refused, net_fram
     net_resting;
 static atomic_llong net_held; /* bytes that Python holds from the next frame on */
 static atomic_int net_knows; /* its client is let in */
+static atomic_int net_weighs; /* the other threads look at the budget before its own does */
 static atomic_int net_more_bytes; /* of the next answer's body, 200 at most */
 static atomic_int net_read_again; /* PS_NET_UNREAD that say so */
 static char net_why[256]; /* of the last link that the thread ended itself */
@@ -69,6 +70,12 @@ static void net_answer(const ps_net_event *event) {
     atomic_fetch_add(&net_frames, 1); /* before its peer learns of it */
     ps_link_hold(event->link, atomic_exchange(&net_held, 0));
     if (atomic_exchange(&net_knows, 0)) ps_link_know(event->link);
+    if (atomic_exchange(&net_weighs, 0)) {
+        for (int i = 0; i < net_threads; i++)
+            if (net_all[i] != event->link->lk_net)
+                ps_net_ask_for(net_all[i], &(ps_net_ask){.kind = PS_ASK_WEIGH});
+        usleep(20000); /* its own thread is told by the answer */
+    }
     int64_t body = atomic_exchange(&net_more_bytes, 0);
     int64_t len = ps_command_encode(&answer, body, out, sizeof out, &e);
     memset(out + len, 'x', (size_t)body);

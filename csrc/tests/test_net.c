@@ -375,6 +375,7 @@ static void test_strangers_end_before_those_who_were_let_in(void) {
     ask_python(&known, 1);
     expect(&known, 999);
     net_held = 3 << 19;
+    net_weighs = 1;
     ask_python(&stranger, 2);
     CHECK_UNTIL(net_closed == 1);
     expect_end(&stranger);
