@@ -518,4 +518,5 @@ def test_a_damaged_record_can_be_skipped_and_its_place_is_noted(run_job, make, t
 def test_what_is_no_store_is_told_before_spark_starts(run_job, tmp_path):
     error = run_job("transactions", tmp_path / "nowhere", code=3)
     assert error["kind"] == "NotAStore"
-    assert run_job("transactions", tmp_path, "--spark", "x", code=2)["text"].startswith("--spark x")
+    refused = run_job("transactions", tmp_path, "--spark", "x", code=2)
+    assert refused["text"].startswith("--spark 'x' is not NAME=VALUE")
