@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 
 #include "core_kit.h"
-#include "net/net.h"
+#include "net/reactor.h"
 
 static ps_net *net; /* the first thread of the port */
 static ps_net *net_all[PS_THREADS_MAX];

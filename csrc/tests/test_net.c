@@ -7,7 +7,6 @@
 
 #include <sys/resource.h>
 
-#include "net/reactor.h"
 #include "net_kit.h"
 
 static void open_all(const ps_net_conf *conf) {

@@ -4,7 +4,6 @@
 #include <sys/ioctl.h>
 
 #include "messaging/message.h"
-#include "net/reactor.h"
 
 #include "http2_client.h"
 #include "net_kit.h"
